@@ -1,0 +1,97 @@
+"""The Python face of draftsmith: the same verbs as the command line, as functions.
+
+    from draftsmith import api
+
+    trace = api.record(target="path/to/target", datasets=["hellaswag"], data="path/to/data")
+    card = api.evaluate(trace=trace.folder, draft="path/to/draft")
+    print(card.record.overall.at(5).tokens_per_step)
+
+Settings are those of the stage's config class, by name; nested ones (`engine`, `sampling`) take a dictionary. Everything is
+kept in a store (default: the folder `runs`): the same call again returns the kept record at once."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from draftsmith.core.config import parse_config
+from draftsmith.core.doctor import Diagnosis, diagnose
+from draftsmith.core.records import LiveCard, Scorecard
+from draftsmith.core.store import Store, read_record
+from draftsmith.core.trace import Trace
+from draftsmith.figures.save import save_chart
+from draftsmith.figures.tokens_per_step import tokens_per_step
+from draftsmith.stages.evaluate import EvaluateConfig
+from draftsmith.stages.evaluate import evaluate as run_evaluate
+from draftsmith.stages.evaluate_live import EvaluateLiveConfig
+from draftsmith.stages.evaluate_live import evaluate_live as run_evaluate_live
+from draftsmith.stages.record import RecordConfig
+from draftsmith.stages.record import record as run_record
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Kept(Generic[RecordT]):
+    """A record, and the folder of the store where it lies with its provenance and its parts."""
+
+    record: RecordT
+    folder: Path
+
+
+def default_store() -> Path:
+    """The folder records go to: DRAFTSMITH_STORE, else `runs` here."""
+    return Path(os.environ.get("DRAFTSMITH_STORE", "runs"))
+
+
+def record(*, store: Path | None = None, worker: tuple[int, int] = (0, 1), **settings: Any) -> Kept[Trace]:
+    """Run the target once over prompts and keep every token with its log-probability.
+
+    Settings: see [`RecordConfig`][draftsmith.stages.record.RecordConfig]. `worker` = (i, n) records every n-th shard only;
+    the record can be read once all n workers are done."""
+    config = parse_config(RecordConfig, settings, "the settings of record")
+    return _kept(Trace, run_record(config, Store(store or default_store()), worker))
+
+
+def evaluate(*, store: Path | None = None, **settings: Any) -> Kept[Scorecard]:
+    """Replay a draft against a trace: tokens per step at every lookahead, without running speculative decoding.
+
+    Settings: see [`EvaluateConfig`][draftsmith.stages.evaluate.EvaluateConfig]. `draft` may be a path or "ngram"."""
+    config = parse_config(EvaluateConfig, _with_draft(settings), "the settings of evaluate")
+    return _kept(Scorecard, run_evaluate(config, Store(store or default_store())))
+
+
+def evaluate_live(*, store: Path | None = None, **settings: Any) -> Kept[LiveCard]:
+    """Run target and draft together in a real engine, with its own counters and the clock running.
+
+    Settings: see [`EvaluateLiveConfig`][draftsmith.stages.evaluate_live.EvaluateLiveConfig]."""
+    config = parse_config(EvaluateLiveConfig, _with_draft(settings), "the settings of evaluate --live")
+    return _kept(LiveCard, run_evaluate_live(config, Store(store or default_store())))
+
+
+def picture(card: Kept[Scorecard], live: tuple[Kept[LiveCard], ...] = ()) -> list[Path]:
+    """Draw tokens per step against lookahead beside the scorecard, as PNG, SVG and HTML. Needs the extra `report`."""
+    chart = tokens_per_step(card.record, [one.record for one in live])
+    return save_chart(chart, card.folder, "tokens_per_step")
+
+
+def doctor() -> Diagnosis:
+    """Which engines, devices and versions are usable here, and what to install for the rest."""
+    return diagnose()
+
+
+def _kept(kind: type[RecordT], folder: Path) -> Kept[RecordT]:
+    return Kept(read_record(kind, folder), folder)
+
+
+def _with_draft(settings: dict[str, Any]) -> dict[str, Any]:
+    """Let a draft be named by one word: a path, or `ngram`."""
+    draft = settings.get("draft")
+    if isinstance(draft, str | Path):
+        named: dict[str, Any] = {"kind": "ngram"} if str(draft) == "ngram" else {"kind": "model", "path": str(draft)}
+        settings = {**settings, "draft": named}
+    if isinstance(settings.get("trace"), Path):
+        settings = {**settings, "trace": str(settings["trace"])}
+    return settings

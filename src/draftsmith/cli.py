@@ -1,0 +1,287 @@
+"""The command line. Verbs only: parse, call `draftsmith.api`, print. `--help` imports neither torch nor anything slow."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftsmith import __version__
+from draftsmith.pipeline import STAGES
+
+if TYPE_CHECKING:
+    from draftsmith.api import Kept
+    from draftsmith.core.records import LiveCard, Scorecard
+
+_FLOW = "The flow: " + "; ".join(f"{stage.verb}, {stage.summary}" for stage in STAGES) + "."
+
+app = typer.Typer(
+    help="Which draft model makes your LLM fastest on your hardware.",
+    epilog=_FLOW,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: rich would double the time it takes to answer
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings; options given here win.")]
+StoreFolder = Annotated[
+    Path | None, typer.Option("--store", help="Where records are kept. Default: DRAFTSMITH_STORE or ./runs.")
+]
+EngineName = Annotated[str | None, typer.Option("--engine", help="transformers or vllm.")]
+Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")]
+BatchSize = Annotated[int | None, typer.Option(help="Prompts in flight at once.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
+TensorParallel = Annotated[int | None, typer.Option(help="Devices (or CPU ranks) one model is split over; vllm only.")]
+MaxModelLen = Annotated[int | None, typer.Option(help="Longest prompt plus output the engine makes room for; vllm only.")]
+TrustRemoteCode = Annotated[bool | None, typer.Option("--trust-remote-code", help="Run Python code that a checkpoint brings.")]
+
+
+@app.callback()
+def _main(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+    from draftsmith.core.log import setup_logging
+
+    setup_logging(verbose)
+
+
+@app.command()
+def record(
+    target: Annotated[str | None, typer.Option(help="The model being served: a folder, or a Hugging Face name.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Prompts to use; may be given several times.")] = None,
+    data: Annotated[str | None, typer.Option(help="Local folder of the data sets.")] = None,
+    split: Annotated[str | None, typer.Option(help="train, probe or test.")] = None,
+    num_prompts: Annotated[int | None, typer.Option(help="Prompts per data set.")] = None,
+    max_prompt_tokens: Annotated[int | None, typer.Option(help="Leave longer prompts out.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Longest output.")] = None,
+    tail: Annotated[int | None, typer.Option(help="Tokens kept past the end, to reproduce vLLM's raw counters.")] = None,
+    top_logprobs: Annotated[int | None, typer.Option(help="Also keep this many best tokens at each position.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="0 switches it off.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="1 switches it off.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling.")] = None,
+    shard_size: Annotated[int | None, typer.Option(help="Prompts per shard: what an interrupted call loses at most.")] = None,
+    worker: Annotated[str, typer.Option(help="i/n: record only every n-th shard from i; n machines share one store.")] = "0/1",
+    engine: EngineName = None,
+    dtype: Dtype = None,
+    batch_size: BatchSize = None,
+    threads: Threads = None,
+    tensor_parallel: TensorParallel = None,
+    max_model_len: MaxModelLen = None,
+    trust_remote_code: TrustRemoteCode = None,
+    config: ConfigFile = None,
+    store: StoreFolder = None,
+) -> None:
+    """Run the target once over prompts; keep every token and its log-probability."""
+    from draftsmith import api
+
+    settings = _settings(
+        config,
+        {
+            "target": target, "datasets": tuple(dataset) if dataset else None, "data": data, "split": split,
+            "num_prompts": num_prompts, "max_prompt_tokens": max_prompt_tokens, "max_new_tokens": max_new_tokens,
+            "tail": tail, "top_logprobs": top_logprobs, "shard_size": shard_size,
+            "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
+            "engine": _engine(engine, dtype, batch_size, threads, tensor_parallel, max_model_len, trust_remote_code),
+        },
+    )  # fmt: skip
+    index, _, count = worker.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise typer.BadParameter("write it as i/n with i below n, for example 0/4", param_hint="--worker")
+    kept = api.record(store=store, worker=(int(index), int(count)), **settings)
+    typer.echo(kept.folder)
+
+
+@app.command()
+def evaluate(
+    trace: Annotated[str | None, typer.Option(help="Folder of a recorded trace.")] = None,
+    draft: Annotated[str | None, typer.Option(help="The draft: a folder, a Hugging Face name, or `ngram`.")] = None,
+    method: Annotated[str | None, typer.Option(help="How the draft proposes: greedy or probabilistic.")] = None,
+    lookahead: Annotated[str | None, typer.Option(help="Comma-separated; 0 is plain decoding (live only).")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Run target and draft together in the engine.")] = False,
+    target: Annotated[str | None, typer.Option(help="The recorded target's folder (live only).")] = None,
+    serve: Annotated[str | None, typer.Option(help="Replay: the engine whose steps to predict.")] = None,
+    engine: EngineName = None,
+    dtype: Dtype = None,
+    batch_size: BatchSize = None,
+    threads: Threads = None,
+    tensor_parallel: TensorParallel = None,
+    max_model_len: MaxModelLen = None,
+    trust_remote_code: TrustRemoteCode = None,
+    config: ConfigFile = None,
+    store: StoreFolder = None,
+) -> None:
+    """How many tokens per step a draft gives: replayed from a trace at every lookahead, or run live."""
+    from draftsmith import api
+
+    named = (
+        None if draft is None else {"kind": "ngram"} if draft == "ngram" else {"kind": "model", "path": draft, "method": method}
+    )
+    common = {
+        "trace": trace,
+        "draft": named,
+        "lookaheads": _numbers(lookahead),
+        "engine": _engine(engine, dtype, batch_size, threads, tensor_parallel, max_model_len, trust_remote_code),
+    }
+    if live:
+        measured = api.evaluate_live(store=store, **_settings(config, {**common, "target": target}))
+        _print_live(measured)
+        return
+    kept = api.evaluate(store=store, **_settings(config, {**common, "serve": serve}))
+    _print_scorecard(kept)
+    _draw(kept)
+
+
+@app.command()
+def doctor() -> None:
+    """Which engines, devices and versions are usable here, and what to install for the rest."""
+    from rich.console import Console
+
+    from draftsmith import api
+
+    out = Console()
+    found = api.doctor()
+    machine = found.machine
+    out.print(
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB; GPUs: {', '.join(machine['gpus']) or 'none'}"
+    )
+    for engine in found.engines:
+        if engine.usable:
+            versions = ", ".join(f"{name} {version}" for name, version in engine.versions.items())
+            out.print(f"[green]usable[/]   {engine.name}: {versions}")
+        else:
+            out.print(f"[red]missing[/]  {engine.name}: {engine.problem}")
+            out.print(f"           {engine.way_out}", markup=False)
+    for warning in found.warnings:
+        out.print("[yellow]warning[/]  ", end="")
+        out.print(warning, markup=False)
+    if not any(engine.usable for engine in found.engines):
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line; a DraftsmithError ends it with its message and exit code 1, never with a traceback."""
+    from draftsmith.core.errors import DraftsmithError
+
+    try:
+        app(standalone_mode=True)
+    except DraftsmithError as error:
+        typer.secho(f"draftsmith: {error}", fg="red", err=True)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        typer.secho("interrupted; the same command goes on where it stopped", err=True)
+        raise SystemExit(130) from None
+
+
+def _engine(
+    kind: str | None,
+    dtype: str | None,
+    batch_size: int | None,
+    threads: int | None,
+    tensor_parallel: int | None,
+    max_model_len: int | None,
+    trust_remote_code: bool | None,
+) -> dict[str, Any]:
+    return {
+        "kind": kind, "dtype": dtype, "batch_size": batch_size, "threads": threads,
+        "tensor_parallel": tensor_parallel, "max_model_len": max_model_len, "trust_remote_code": trust_remote_code,
+    }  # fmt: skip
+
+
+def _settings(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
+    """The YAML file's values, with the options that were really given on top."""
+    base: dict[str, Any] = {}
+    if config is not None:
+        from draftsmith.core.config import read_yaml
+
+        base = read_yaml(config)
+    return _merge(base, options)
+
+
+def _merge(base: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in options.items():
+        if isinstance(value, dict):
+            if inner := _merge(base.get(name) or {}, value):
+                merged[name] = inner
+        elif value is not None:
+            merged[name] = value
+    return merged
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers like 1,2,3,5", param_hint="--lookahead") from None
+
+
+def _print_scorecard(kept: "Kept[Scorecard]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    card = kept.record
+    several = len(card.by_dataset) > 1
+    table = Table(title=f"tokens per step, {card.overall.num_prompts} prompts of the {card.split} split (± one standard error)")
+    for name in (
+        "lookahead",
+        "all",
+        *(card.by_dataset if several else ()),
+        "accepted per step",
+        "first position",
+        "steps",
+    ):
+        table.add_column(name, justify="right")
+    for i, point in enumerate(card.overall.points):
+        others = [f"{one.points[i].tokens_per_step:.3f}" for one in card.by_dataset.values()] if several else []
+        table.add_row(
+            str(point.lookahead),
+            f"{point.tokens_per_step:.3f} ± {point.tokens_per_step_error:.3f}",
+            *others,
+            f"{point.accepted_per_step:.3f}",
+            f"{point.acceptance_by_position[0]:.1%}" if point.acceptance_by_position else "-",
+            f"{point.steps:.0f}",
+        )
+    Console().print(table)
+    typer.echo(kept.folder)
+
+
+def _print_live(kept: "Kept[LiveCard]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    card = kept.record
+    plain = next((cell.tokens_per_second for cell in card.cells if cell.lookahead == 0), None)
+    table = Table(title=f"live on {card.engine.kind}, {card.cells[0].num_prompts} prompts of the {card.split} split")
+    for name in ("lookahead", "tokens/s", "against plain", "tokens per step", "steps", "outputs that differ"):
+        table.add_column(name, justify="right")
+    for cell in card.cells:
+        table.add_row(
+            str(cell.lookahead),
+            f"{cell.tokens_per_second:.1f}",
+            f"{cell.tokens_per_second / plain:.2f} x" if plain else "no baseline",
+            f"{cell.tokens_per_step:.3f}",
+            str(cell.steps),
+            str(len(cell.differences)) if card.sampling.is_greedy else "sampled",
+        )
+    Console().print(table)
+    if plain is None:
+        typer.secho("no plain baseline was run: add lookahead 0 before you judge the speed", err=True)
+    typer.echo(kept.folder)
+
+
+def _draw(kept: "Kept[Scorecard]") -> None:
+    from draftsmith import api
+    from draftsmith.core.errors import MissingDependencyError
+
+    try:
+        for path in api.picture(kept):
+            typer.echo(path)
+    except MissingDependencyError as error:
+        typer.secho(f"no picture: {error}", err=True)

@@ -1,0 +1,1 @@
+"""What everything else is made of: records, configs, the store, the registry, errors. No torch below this line."""

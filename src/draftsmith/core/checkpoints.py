@@ -1,0 +1,63 @@
+"""Saved models by name: where they lie, and what they are, without loading them."""
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+
+from draftsmith.core.errors import ModelError
+
+_SAMPLE_BYTES = 4096
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+
+
+def find_model(name: str) -> Path:
+    """A local folder, or, where a network exists, a Hugging Face repository (weights as safetensors only)."""
+    folder = Path(name).expanduser()
+    if (folder / "config.json").is_file():
+        return folder.resolve()
+    if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ModelError(f"{name} is no model folder: it has no config.json", "give the path of a saved checkpoint")
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except Exception as error:
+        raise ModelError(
+            f"there is no folder {name}, and as a Hugging Face repository it cannot be had ({type(error).__name__})",
+            "check the name, or download the model and give its folder",
+        ) from None
+
+
+def model_fingerprint(folder: Path) -> str:
+    """Digest of config.json, every safetensors header, and the first and last 4 KiB of each tensor.
+
+    Reading 140 GB to name a model would cost more than using it; a change that leaves both ends of every tensor as they
+    were is not made by training, noise, pruning or quantising."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(
+            f"{folder} holds no safetensors weights",
+            "save it with `save_pretrained`; draftsmith reads no pickled weights, because loading them runs their code",
+        )
+    total = hashlib.sha256((folder / "config.json").read_bytes())
+    for file in files:
+        _add_safetensors(total, file)
+    return total.hexdigest()[:32]
+
+
+def _add_safetensors(total: "hashlib._Hash", path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = file.read(length)
+            total.update(header)
+            for name, entry in sorted(json.loads(header).items()):
+                if name == "__metadata__":
+                    continue
+                begin, end = (8 + length + offset for offset in entry["data_offsets"])
+                for at in (begin, max(begin, end - _SAMPLE_BYTES)):
+                    file.seek(at)
+                    total.update(file.read(min(_SAMPLE_BYTES, end - begin)))
+    except (struct.error, ValueError, KeyError):
+        raise ModelError(f"{path} is not a whole safetensors file", "copy or download it again") from None

@@ -1,0 +1,52 @@
+"""Strict settings: frozen pydantic models that refuse unknown keys, and the one way to check values against them."""
+
+import difflib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from draftsmith.core.errors import ConfigError
+
+
+class StrictConfig(BaseModel):
+    """Base of every setting: immutable, and a typo is an error rather than a silent default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+
+def parse_config(kind: type[ConfigT], values: dict[str, Any], where: str) -> ConfigT:
+    """Build `kind` from plain values; `where` says in the error message what the user should edit."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problems = [_explain(kind, dict(item)) for item in error.errors()]
+        raise ConfigError(
+            f"{where} is not a valid {kind.__name__}: " + "; ".join(problems),
+            f"correct it; the settings are {', '.join(kind.model_fields)}",
+        ) from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file, not yet checked against a config class."""
+    if not path.is_file():
+        raise ConfigError(f"there is no configuration file {path}", "check the path, or leave the option out")
+    try:
+        values = yaml.safe_load(path.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}", "correct the file") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} holds a {type(values).__name__}, not settings", "write it as `name: value` lines")
+    return values
+
+
+def _explain(kind: type[BaseModel], error: dict[str, Any]) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, list(kind.model_fields), n=1)
+        return f"there is no setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    return f"{name or 'the whole'}: {error['msg']} (got {error['input']!r})"

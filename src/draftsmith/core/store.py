@@ -1,0 +1,126 @@
+"""The run store: one folder a record, named by what it was made from.
+
+    <root>/<kind>/<digest of the inputs>/record.json      the payload: the same inputs give the same bytes
+                                         provenance.json  the sidecar: when, where, with which versions
+                                         *.parquet        parts of a large payload
+
+Every write is atomic: a killed run leaves the old file or the new one. `record.json` is written last, so a folder without
+it is unfinished work that the next call with the same inputs takes up."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from draftsmith.core import provenance
+from draftsmith.core.errors import RecordError
+from draftsmith.core.log import log
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
+
+
+def digest(value: Any) -> str:
+    """A stable name for plain data: sha256 of its canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file, then put it in place in one step that survives a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        write(partial)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write canonical, readable JSON atomically."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    write_atomic(path, lambda partial: partial.write_text(text))
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON that this package wrote."""
+    try:
+        return json.loads(path.read_text())
+    except OSError:
+        raise RecordError(f"there is no record at {path}", "check the path; `draftsmith record` makes traces") from None
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{path} is not JSON: {error}", "delete its folder and run the stage again") from None
+
+
+class Run:
+    """One folder of the store: unfinished work, or a finished record."""
+
+    def __init__(self, path: Path, inputs: dict[str, Any]) -> None:
+        self.path, self.inputs = path, inputs
+
+    @property
+    def is_complete(self) -> bool:
+        return (self.path / "record.json").exists()
+
+    def begin(self, versions: dict[str, str]) -> None:
+        """Take up unfinished work, or throw it away if other engine versions made it: two versions never mix."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        marker = self.path / "versions.json"
+        if marker.exists() and (before := read_json(marker)) != versions:
+            log.warning("%s was made with %s, here is %s: starting it again", self.path, before, versions)
+            shutil.rmtree(self.path)
+            self.path.mkdir(parents=True)
+        if not marker.exists():
+            write_json(marker, versions)
+
+    def finish(self, record: BaseModel, seconds: float | None = None) -> None:
+        """Write the sidecar, then the payload: the record exists from here on."""
+        write_json(self.path / "provenance.json", provenance.collect(self.inputs, seconds).model_dump())
+        write_json(self.path / "record.json", record.model_dump(mode="json"))
+
+
+class Store:
+    """All records below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def run(self, kind: str, inputs: dict[str, Any]) -> Run:
+        """The folder that a record of this kind, made from these inputs, has or will have."""
+        return Run(self.root / kind / digest(inputs)[:16], inputs)
+
+
+def read_record(kind: type[RecordT], folder: Path) -> RecordT:
+    """A finished record by its folder, refused unless it is of this kind and schema version."""
+    path = folder / "record.json" if folder.is_dir() else folder
+    if not path.exists():
+        raise RecordError(
+            f"{folder} holds no finished record",
+            "check the path; if a run was interrupted, give the same command again and it goes on where it stopped",
+        )
+    values = read_json(path)
+    expected = kind.model_fields["schema_version"].default
+    if values.get("kind") != kind.model_fields["kind"].default:
+        raise RecordError(f"{path} is a {values.get('kind')!r} record, not a {kind.__name__}", "name another folder")
+    if values.get("schema_version") != expected:
+        raise RecordError(
+            f"{path} has schema version {values.get('schema_version')}, this draftsmith reads {expected}",
+            "make the record again with this version, or install the version that made it",
+        )
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise RecordError(f"{path} is damaged: {error}", "delete its folder and run the stage again") from None

@@ -1,0 +1,123 @@
+"""A causal language model with one KV slot per position and row, so that rows of a batch can be at different places.
+
+Slot number and position are the same thing: a query at position i sees the slots 0..i of its row and no other. Rolling back
+is forgetting: a slot behind a row's last token is never seen, and is written anew before a later query could see it. The same
+holds for the padding of shorter prompts. Shapes: B rows, Q new tokens, S slots, V vocabulary, H heads, D head size."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_GROWTH = 256  # slots are allocated in blocks of this many
+
+
+class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    def __init__(self, places: "_Places") -> None:
+        super().__init__()
+        self.places = places
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys, self.values = self._empty(key_states), self._empty(value_states)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self.keys.shape[2] < self.places.horizon:
+            self.keys, self.values = self._grown(self.keys), self._grown(self.values)
+        horizon = self.places.horizon
+        self._write(self.keys, key_states)
+        self._write(self.values, value_states)
+        return self.keys[:, :, :horizon], self.values[:, :, :horizon]
+
+    def _write(self, slots_BHSD: Tensor, new_BHQD: Tensor) -> None:
+        if self.places.start is not None:
+            slots_BHSD[:, :, self.places.start : self.places.horizon] = new_BHQD
+        else:
+            slots_BHSD[self.places.rows_B1, :, self.places.positions_BQ] = new_BHQD.transpose(1, 2)
+
+    def _empty(self, like_BHQD: Tensor) -> Tensor:
+        batch, heads, _, size = like_BHQD.shape
+        capacity = -(-self.places.horizon // _GROWTH) * _GROWTH
+        return like_BHQD.new_zeros((batch, heads, capacity, size))
+
+    def _grown(self, slots_BHSD: Tensor) -> Tensor:
+        bigger = self._empty(slots_BHSD)
+        bigger[:, :, : slots_BHSD.shape[2]] = slots_BHSD
+        return bigger
+
+    def keep(self, rows: Tensor) -> None:
+        self.keys, self.values = self.keys[rows], self.values[rows]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.places.horizon, 0
+
+    def get_seq_length(self) -> int:
+        return self.places.horizon
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class _Places:
+    """Where the tokens of the coming forward pass go."""
+
+    def __init__(self) -> None:
+        self.positions_BQ = self.rows_B1 = torch.empty(0)
+        self.horizon = 0
+        self.start: int | None = None
+
+    def set(self, positions_BQ: Tensor) -> None:
+        self.positions_BQ = positions_BQ
+        self.rows_B1 = torch.arange(len(positions_BQ), device=positions_BQ.device)[:, None]
+        first, last = int(positions_BQ[:, 0].min()), int(positions_BQ[:, -1].max())
+        self.horizon = last + 1
+        # Rows side by side (a batch of one, a prefill) are written as one slice: several times faster than scattering.
+        self.start = first if last - first + 1 == positions_BQ.shape[1] else None
+
+
+class SlotModel:
+    """The model, its slots, and nothing else: `forward` writes tokens at positions and returns logits."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.device = model.device
+        self._reset()
+
+    def _reset(self) -> None:
+        self._places = _Places()
+        layers = [_SlotLayer(self._places) for _ in range(self.model.config.get_text_config().num_hidden_layers)]
+        self._cache = Cache(layers=layers)
+
+    def prefill(self, tokens_BS: Tensor, lengths_B: Tensor) -> None:
+        """Start a new batch: fill the slots of all tokens but each row's last, which the first step feeds."""
+        self._reset()
+        width = int(lengths_B.max()) - 1
+        if width > 0:
+            positions = torch.arange(width, device=self.device).expand(len(tokens_BS), width)
+            self.forward(tokens_BS[:, :width], positions, keep_logits=1)
+
+    @torch.inference_mode()
+    def forward(self, tokens_BQ: Tensor, positions_BQ: Tensor, keep_logits: int) -> Tensor:
+        """Logits of the last `keep_logits` tokens, float32."""
+        self._places.set(positions_BQ)
+        slots = torch.arange(self._places.horizon, device=self.device)
+        mask_B1QS = (slots <= positions_BQ[:, :, None])[:, None]
+        output = self.model(
+            input_ids=tokens_BQ,
+            attention_mask=mask_B1QS,
+            position_ids=positions_BQ,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=keep_logits,
+        )
+        return output.logits.float()
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop the other rows of the batch."""
+        for layer in self._cache.layers:
+            if layer.is_initialized:
+                layer.keep(rows)

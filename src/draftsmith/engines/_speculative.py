@@ -1,0 +1,249 @@
+"""Speculative decoding, readable: draft, verify, accept, for a batch whose rows advance at their own pace.
+
+Lossless by construction: with greedy sampling a proposal stands if it is the target's argmax; otherwise it stands with chance
+min(1, p/q), and a rejected one is replaced by a draw from the positive part of p - q (Leviathan et al. 2023, Chen et al. 2023).
+With lookahead 0 this is plain decoding: that is how traces are recorded. Shapes: B rows, S slots, K lookahead, V vocabulary."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftsmith.core.protocols import Limits, NgramDraft, Request
+from draftsmith.core.sampling import DraftMethod, Sampling
+from draftsmith.core.trace import FinishReason
+from draftsmith.engines._choose import draw, fit_width, process
+from draftsmith.engines._slots import SlotModel
+from draftsmith.theory.ngram import NgramIndex
+
+
+@dataclass
+class Clocks:
+    """Seconds by phase: prefill, draft, verify, and the overhead of choosing and bookkeeping."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("prefill", "draft", "verify", "overhead"), 0.0))
+
+    @contextmanager
+    def phase(self, name: str, device: torch.device) -> Iterator[None]:
+        began = _now(device)
+        yield
+        self.seconds[name] += _now(device) - began
+
+
+def _now(device: torch.device) -> float:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+    return time.perf_counter()
+
+
+@dataclass
+class Proposal:
+    """`tokens_BK`, of which each row's first `counts_B` are meant; `probs_BKV` is None for a draft that does not sample."""
+
+    tokens_BK: Tensor
+    counts_B: Tensor
+    probs_BKV: Tensor | None
+
+
+class Proposer(Protocol):
+    def start(self, tokens_BS: Tensor, lengths_B: Tensor) -> None: ...
+    def propose(self, tokens_BS: Tensor, lengths_B: Tensor, lookahead: int, uniform_BK: Tensor) -> Proposal: ...
+    def keep(self, rows: Tensor) -> None: ...
+
+
+class ModelProposer:
+    """A draft model, asked token by token."""
+
+    def __init__(self, model: SlotModel, method: DraftMethod, sampling: Sampling, width: int) -> None:
+        self.model, self.sampling, self.width = model, sampling, width
+        self.samples = method == "probabilistic" and not sampling.is_greedy
+        self.known_B = torch.empty(0)  # per row, how many of its tokens the draft has in its slots
+
+    def start(self, tokens_BS: Tensor, lengths_B: Tensor) -> None:
+        self.model.prefill(tokens_BS, lengths_B)
+        self.known_B = lengths_B - 1
+
+    def propose(self, tokens_BS: Tensor, lengths_B: Tensor, lookahead: int, uniform_BK: Tensor) -> Proposal:
+        # Usually only a row's last token is new. After full acceptance the last proposal is too: it was proposed, but never
+        # fed. Rows that know it already are fed it again, which writes the same values into the same slot.
+        self.known_B = torch.minimum(self.known_B, lengths_B - 1)
+        behind = int((lengths_B - self.known_B).max())
+        positions = lengths_B[:, None] + torch.arange(-behind, 0, device=lengths_B.device)
+        new = tokens_BS.gather(1, positions)
+        proposed, probs = [], []
+        for i in range(lookahead):
+            logits_BV = fit_width(self.model.forward(new, positions, keep_logits=1)[:, -1], self.width)
+            if self.samples:
+                probs.append(process(logits_BV, self.sampling).softmax(dim=-1))
+                token_B = draw(probs[-1], uniform_BK[:, i])
+            else:
+                token_B = logits_BV.argmax(dim=-1)
+            proposed.append(token_B)
+            new, positions = token_B[:, None], (lengths_B + i)[:, None]
+        self.known_B = lengths_B + lookahead - 1
+        counts_B = torch.full_like(lengths_B, lookahead)
+        return Proposal(torch.stack(proposed, dim=1), counts_B, torch.stack(probs, dim=1) if probs else None)
+
+    def keep(self, rows: Tensor) -> None:
+        self.model.keep(rows)
+        self.known_B = self.known_B[rows]
+
+
+class NgramProposer:
+    """Prompt lookup: no model, no probabilities."""
+
+    def __init__(self, config: NgramDraft) -> None:
+        self.config = config
+        self.indexes: list[tuple[NgramIndex, int]] = []
+
+    def start(self, tokens_BS: Tensor, lengths_B: Tensor) -> None:
+        empty = np.zeros(0, dtype=np.int32)
+        self.indexes = [(NgramIndex(empty, self.config.max_ngram, self.config.min_ngram), 0) for _ in lengths_B]
+
+    def propose(self, tokens_BS: Tensor, lengths_B: Tensor, lookahead: int, uniform_BK: Tensor) -> Proposal:
+        tokens_BK = torch.zeros((len(lengths_B), lookahead), dtype=torch.long)
+        counts_B = torch.zeros(len(lengths_B), dtype=torch.long)
+        for row, ((index, known), length) in enumerate(zip(self.indexes, lengths_B.tolist(), strict=True)):
+            index.extend(tokens_BS[row, known:length].cpu().numpy())
+            self.indexes[row] = (index, length)
+            found = index.propose(lookahead)
+            counts_B[row] = len(found)
+            tokens_BK[row, : len(found)] = torch.tensor(found, dtype=torch.long)
+        return Proposal(tokens_BK.to(tokens_BS.device), counts_B.to(tokens_BS.device), None)
+
+    def keep(self, rows: Tensor) -> None:
+        self.indexes = [self.indexes[row] for row in rows.tolist()]
+
+
+@dataclass
+class Written:
+    """What one row became."""
+
+    tokens: list[int] = field(default_factory=list)
+    step_tokens: list[int] = field(default_factory=list)
+    num_output: int | None = None  # the logical end, once reached; what follows is the tail
+    finish_reason: FinishReason = "length"
+    logprobs: list[float] = field(default_factory=list)
+    top_ids: list[int] = field(default_factory=list)
+    top_logprobs: list[float] = field(default_factory=list)
+
+    def append(self, token: int, limits: Limits) -> bool:
+        """Add a token; True when nothing more is wanted."""
+        self.tokens.append(token)
+        if self.num_output is None:
+            if token in limits.eos_ids:
+                self.num_output, self.finish_reason = len(self.tokens), "eos"
+            elif len(self.tokens) == limits.max_new_tokens:
+                self.num_output = len(self.tokens)
+        return self.num_output is not None and len(self.tokens) == self.num_output + limits.tail
+
+
+def decode(
+    target: SlotModel,
+    proposer: Proposer | None,
+    lookahead: int,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    limits: Limits,
+    clocks: Clocks,
+    keep_logprobs: bool = False,
+) -> list[Written]:
+    """Continue a batch of prompts. Each step: propose up to `lookahead` tokens, verify them in one pass, keep what stands."""
+    device, most = target.device, limits.max_new_tokens + limits.tail
+    written = [Written() for _ in requests]
+    rngs = [np.random.default_rng(request.seed) for request in requests]
+    lengths_B = torch.tensor([len(request.prompt_ids) for request in requests], device=device)
+    tokens_BS = torch.zeros((len(requests), int(lengths_B.max()) + most + lookahead), dtype=torch.long, device=device)
+    for row, request in enumerate(requests):
+        tokens_BS[row, : len(request.prompt_ids)] = torch.from_numpy(np.asarray(request.prompt_ids, dtype=np.int64))
+    rows = torch.arange(len(requests))  # which request each row of the batch is
+    with clocks.phase("prefill", device):
+        target.prefill(tokens_BS, lengths_B)
+        if proposer:
+            proposer.start(tokens_BS, lengths_B)
+    while len(rows):
+        with clocks.phase("overhead", device):
+            left_B = torch.tensor([most - len(written[row].tokens) for row in rows.tolist()], device=device)
+            k = min(lookahead, int(left_B.max()) - 1)
+            # Every row draws the same number of variates a step whatever its neighbours do: its output is its own.
+            uniform = torch.from_numpy(np.stack([rngs[row].random(2 * lookahead + 1) for row in rows.tolist()])).to(device)
+        with clocks.phase("draft", device):
+            if proposer and k:
+                proposal = proposer.propose(tokens_BS, lengths_B, k, uniform[:, :lookahead])
+                proposal.counts_B = torch.minimum(proposal.counts_B, left_B - 1)
+            else:
+                proposal = Proposal(tokens_BS[:, :0], torch.zeros_like(lengths_B), None)
+                k = 0
+        with clocks.phase("verify", device):
+            positions = lengths_B[:, None] + torch.arange(-1, k, device=device)
+            tokens_BS.scatter_(1, positions[:, 1:], proposal.tokens_BK)
+            logits_BKV = target.forward(tokens_BS.gather(1, positions), positions, keep_logits=k + 1)
+        with clocks.phase("overhead", device):
+            accepted_B, next_B = _accept(logits_BKV, proposal, sampling, uniform[:, lookahead:])
+            tokens_BS.scatter_(1, (lengths_B + accepted_B)[:, None], next_B[:, None])
+            if keep_logprobs:
+                _note_logprobs([written[row] for row in rows.tolist()], logits_BKV, next_B, sampling, limits)
+            going_on, advance = [], accepted_B + 1
+            for at, row in enumerate(rows.tolist()):
+                begin, count, done = int(lengths_B[at]), 0, False
+                for token in tokens_BS[at, begin : begin + int(advance[at])].tolist():
+                    count += 1
+                    if done := written[row].append(token, limits):
+                        break
+                written[row].step_tokens.append(count)
+                if not done:
+                    going_on.append(at)
+            lengths_B = lengths_B + advance
+            if len(going_on) < len(rows):
+                kept = torch.tensor(going_on, dtype=torch.long)
+                rows, lengths_B, tokens_BS = rows[kept], lengths_B[kept.to(device)], tokens_BS[kept.to(device)]
+                if len(rows):
+                    target.keep(kept.to(device))
+                    if proposer:
+                        proposer.keep(kept.to(device))
+    return written
+
+
+def _accept(logits_BKV: Tensor, proposal: Proposal, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """How many proposals stand in each row, and the target's own token after them. `logits_BKV` has K + 1 positions."""
+    batch, k = proposal.tokens_BK.shape
+    meant_BK = torch.arange(k, device=logits_BKV.device) < proposal.counts_B[:, None]
+    if sampling.is_greedy:
+        best = logits_BKV.argmax(dim=-1)
+        stands_BK = (best[:, :k] == proposal.tokens_BK) & meant_BK
+        accepted_B = stands_BK.long().cumprod(dim=1).sum(dim=1)
+        return accepted_B, best.gather(1, accepted_B[:, None])[:, 0]
+    p = process(logits_BKV, sampling).softmax(dim=-1)
+    p_BK = p[:, :k].gather(2, proposal.tokens_BK[:, :, None])[:, :, 0]
+    if proposal.probs_BKV is None:  # a draft that does not sample is certain of its token
+        q_BK = torch.ones_like(p_BK)
+    else:
+        q_BK = proposal.probs_BKV.gather(2, proposal.tokens_BK[:, :, None])[:, :, 0]
+    stands_BK = (uniform[:, :k] * q_BK < p_BK) & meant_BK
+    accepted_B = stands_BK.long().cumprod(dim=1).sum(dim=1)
+    weights_BV = p[torch.arange(batch, device=p.device), accepted_B]
+    refused = torch.nonzero(accepted_B < proposal.counts_B)[:, 0]
+    if len(refused):  # draw from what p has more of than q; everywhere else the draw is from p itself
+        at = accepted_B[refused]
+        if proposal.probs_BKV is None:
+            weights_BV[refused, proposal.tokens_BK[refused, at]] = 0.0
+        else:
+            weights_BV[refused] = (weights_BV[refused] - proposal.probs_BKV[refused, at]).clamp(min=0.0)
+    return accepted_B, draw(weights_BV, uniform[:, -1])
+
+
+def _note_logprobs(written: list[Written], logits_BKV: Tensor, next_B: Tensor, sampling: Sampling, limits: Limits) -> None:
+    """Keep the processed log-probability of each new token (plain decoding: one a step), and the best few."""
+    logprobs_BV = process(logits_BKV[:, -1], sampling).log_softmax(dim=-1)
+    chosen = logprobs_BV.gather(1, next_B[:, None])[:, 0].tolist()
+    top = logprobs_BV.topk(limits.top_logprobs, dim=-1) if limits.top_logprobs else None
+    for at, row in enumerate(written):
+        row.logprobs.append(chosen[at])
+        if top is not None:
+            row.top_ids.extend(top.indices[at].tolist())
+            row.top_logprobs.extend(top.values[at].tolist())

@@ -1,0 +1,236 @@
+"""Engine `transformers`: the reference. Records at a batch, scores a trace in one teacher-forced pass, runs our own loop live.
+
+The first token is drafted like any other (first_drafted = 0): a step feeds the prompt's last token and verifies from there."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from draftsmith.core.errors import EngineError, ModelError
+from draftsmith.core.protocols import (
+    Draft,
+    DraftScore,
+    EngineConfig,
+    Generation,
+    Limits,
+    LiveRow,
+    LiveRun,
+    NgramDraft,
+    Request,
+)
+from draftsmith.core.sampling import Sampling
+from draftsmith.core.trace import TraceRow
+from draftsmith.core.vocabulary import check_same_tokens
+from draftsmith.engines._checkpoint import Checkpoint
+from draftsmith.engines._choose import process
+from draftsmith.engines._slots import SlotModel
+from draftsmith.engines._speculative import Clocks, ModelProposer, NgramProposer, Proposer, decode
+
+_SCORE_LOGITS = 1 << 26  # logits held at once while scoring: 256 MB in float32
+
+
+def _device(config: EngineConfig) -> torch.device:
+    if config.device != "auto":
+        return torch.device(config.device)
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
+
+
+def _load(checkpoint: Checkpoint, config: EngineConfig) -> SlotModel:
+    if config.tensor_parallel > 1:
+        raise EngineError(
+            f"the transformers engine runs on one device, not on {config.tensor_parallel}",
+            "use `--engine vllm` for tensor parallelism",
+        )
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            checkpoint.path,
+            dtype=config.dtype,
+            attn_implementation="sdpa",
+            trust_remote_code=config.trust_remote_code,
+            use_safetensors=True,
+            local_files_only=True,
+        )
+    except (ValueError, OSError) as error:
+        raise ModelError(f"transformers cannot load {checkpoint.path}: {error}", "check the checkpoint") from None
+    return SlotModel(model.to(_device(config)).eval())
+
+
+def _batches(requests: Sequence[Request], size: int) -> Iterator[list[int]]:
+    """Indexes of requests in batches of like prompt length, so that little is padded."""
+    order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
+    for low in range(0, len(order), size):
+        yield order[low : low + size]
+
+
+def _check_fits(requests: Sequence[Request], limits: Limits, lookahead: int, checkpoint: Checkpoint) -> None:
+    longest = max(len(request.prompt_ids) for request in requests) + limits.max_new_tokens + limits.tail + lookahead
+    if longest > checkpoint.max_positions:
+        raise EngineError(
+            f"a prompt with its output needs {longest} positions, {checkpoint.path.name} has {checkpoint.max_positions}",
+            "ask for fewer new tokens, or leave the longest prompts out with --max-prompt-tokens",
+        )
+    if min(len(request.prompt_ids) for request in requests) == 0:
+        raise EngineError("a prompt has no tokens", "give every prompt some text")
+
+
+class _Recorder:
+    def __init__(self, path: Path, config: EngineConfig) -> None:
+        self._checkpoint = Checkpoint(path, config.trust_remote_code)
+        self._model, self._config = _load(self._checkpoint, config), config
+        self.eos_ids = self._checkpoint.eos_ids
+        self.vocabulary = self._checkpoint.vocabulary
+        self.encode = self._checkpoint.encode
+        self.dtype = str(self._model.model.dtype).removeprefix("torch.")
+
+    def record(self, requests: Sequence[Request], sampling: Sampling, limits: Limits) -> list[Generation]:
+        _check_fits(requests, limits, 0, self._checkpoint)
+        results: list[Generation | None] = [None] * len(requests)
+        for batch in _batches(requests, self._config.batch_size):
+            chosen = [requests[i] for i in batch]
+            rows = decode(self._model, None, 0, chosen, sampling, limits, Clocks(), keep_logprobs=True)
+            for i, row in zip(batch, rows, strict=True):
+                assert row.num_output is not None
+                results[i] = Generation(
+                    output_ids=np.array(row.tokens, dtype=np.int32),
+                    num_output=row.num_output,
+                    logprobs=np.array(row.logprobs, dtype=np.float32),
+                    finish_reason=row.finish_reason,
+                    top_ids=np.array(row.top_ids, dtype=np.int32) if limits.top_logprobs else None,
+                    top_logprobs=np.array(row.top_logprobs, dtype=np.float32) if limits.top_logprobs else None,
+                )
+        return [result for result in results if result is not None]
+
+
+class _Scorer:
+    """One teacher-forced pass over prompt and output gives the draft's view of every output token."""
+
+    def __init__(self, path: Path, sampling: Sampling, config: EngineConfig) -> None:
+        self._checkpoint = Checkpoint(path, config.trust_remote_code)
+        self._model = _load(self._checkpoint, config).model
+        self._sampling, self._config = sampling, config
+        self.vocabulary = self._checkpoint.vocabulary
+
+    def score(self, rows: Sequence[TraceRow]) -> list[DraftScore]:
+        scores: dict[int, DraftScore] = {}
+        for batch in self._score_batches(rows):
+            for i, one in zip(batch, self._score_batch([rows[i] for i in batch]), strict=True):
+                scores[i] = one
+        return [scores[i] for i in range(len(rows))]
+
+    def _score_batches(self, rows: Sequence[TraceRow]) -> Iterator[list[int]]:
+        """Rows of like prompt length together, as many as fit the batch size and the logits we are willing to hold."""
+        batch: list[int] = []
+        for i in sorted(range(len(rows)), key=lambda i: len(rows[i].prompt_ids)):
+            first = len(rows[(batch or [i])[0]].prompt_ids)
+            longest = max(len(rows[at].prompt_ids) + len(rows[at].output_ids) for at in [*batch, i])
+            if batch and (
+                len(batch) == self._config.batch_size
+                or (len(batch) + 1) * (longest - first) * self.vocabulary.rows > _SCORE_LOGITS
+            ):
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    @torch.inference_mode()
+    def _score_batch(self, rows: Sequence[TraceRow]) -> list[DraftScore]:
+        device = self._model.device
+        low = min(len(row.prompt_ids) for row in rows) - 1
+        width = max(len(row.prompt_ids) + len(row.output_ids) for row in rows) - 1
+        tokens = torch.zeros((len(rows), width), dtype=torch.long)
+        for at, row in enumerate(rows):
+            text = np.concatenate([row.prompt_ids, row.output_ids])[:-1]
+            tokens[at, : len(text)] = torch.from_numpy(text.astype(np.int64))
+        # Rows are padded on the right: causal attention never looks there, so no mask is needed.
+        keep = torch.arange(low, width, device=device)
+        logits = self._model(input_ids=tokens.to(device), use_cache=False, logits_to_keep=keep).logits
+        results = []
+        for at, row in enumerate(rows):
+            begin = len(row.prompt_ids) - 1 - low
+            logits_NV = logits[at, begin : begin + len(row.output_ids)].float()
+            emitted = torch.from_numpy(row.output_ids.astype(np.int64)).to(device)
+            best = logits_NV.topk(2, dim=-1)
+            logprobs = process(logits_NV, self._sampling).log_softmax(dim=-1).gather(1, emitted[:, None])[:, 0]
+            results.append(
+                DraftScore(
+                    argmax_ids=best.indices[:, 0].cpu().numpy().astype(np.int32),
+                    logprobs=logprobs.cpu().numpy(),
+                    top_gaps=(best.values[:, 0] - best.values[:, 1]).cpu().numpy(),
+                )
+            )
+        return results
+
+
+class _Live:
+    def __init__(self, target: Path, draft: Draft | None, lookahead: int, sampling: Sampling, config: EngineConfig) -> None:
+        self._checkpoint = Checkpoint(target, config.trust_remote_code)
+        self.target_vocabulary = self._checkpoint.vocabulary
+        self._target = _load(self._checkpoint, config)
+        self._lookahead, self._sampling, self._config = lookahead, sampling, config
+        self._proposer: Proposer | None = None
+        if isinstance(draft, NgramDraft):
+            self._proposer = NgramProposer(draft)
+        elif draft is not None:
+            checkpoint = Checkpoint(Path(draft.path), config.trust_remote_code)
+            check_same_tokens(self.target_vocabulary, checkpoint.vocabulary)
+            model = _load(checkpoint, config)
+            self._proposer = ModelProposer(model, draft.method, sampling, self.target_vocabulary.rows)
+
+    def run(self, requests: Sequence[Request], limits: Limits) -> LiveRun:
+        _check_fits(requests, limits, self._lookahead, self._checkpoint)
+        clocks = Clocks()
+        rows: dict[int, LiveRow] = {}
+        for batch in _batches(requests, self._config.batch_size):
+            chosen = [requests[i] for i in batch]
+            written = decode(self._target, self._proposer, self._lookahead, chosen, self._sampling, limits, clocks)
+            for i, row in zip(batch, written, strict=True):
+                rows[i] = LiveRow(
+                    output_ids=np.array(row.tokens, dtype=np.int32),
+                    step_tokens=np.array(row.step_tokens, dtype=np.int32),
+                    finish_reason=row.finish_reason,
+                )
+        steps = sum(len(row.step_tokens) for row in rows.values())
+        tokens = sum(len(row.output_ids) for row in rows.values())
+        return LiveRun(
+            rows=[rows[i] for i in range(len(requests))],
+            seconds=sum(clocks.seconds.values()),
+            counters={"steps": steps, "accepted_emitted": tokens - steps},
+            phase_seconds=clocks.seconds,
+        )
+
+
+class _Transformers:
+    first_drafted: Literal[0, 1] = 0
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": str(torch.__version__), "transformers": transformers.__version__}
+
+    def draft_sampling(self, sampling: Sampling) -> Sampling:
+        return sampling
+
+    @contextmanager
+    def recorder(self, model: Path, config: EngineConfig) -> Iterator[_Recorder]:
+        yield _Recorder(model, config)
+
+    @contextmanager
+    def scorer(self, draft: Path, sampling: Sampling, config: EngineConfig) -> Iterator[_Scorer]:
+        yield _Scorer(draft, sampling, config)
+
+    @contextmanager
+    def live(
+        self, target: Path, draft: Draft | None, lookahead: int, sampling: Sampling, config: EngineConfig
+    ) -> Iterator[_Live]:
+        yield _Live(target, draft, lookahead, sampling, config)
+
+
+PLUGIN = _Transformers()

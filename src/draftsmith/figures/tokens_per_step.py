@@ -1,0 +1,68 @@
+"""Tokens per step against lookahead: the replayed curves of one draft, and live runs as points on them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from draftsmith.core.errors import MissingDependencyError
+from draftsmith.core.records import AcceptanceCurve, LiveCard, Scorecard
+
+if TYPE_CHECKING:
+    import altair
+
+_WIDTH, _HEIGHT = 560, 340
+
+
+def tokens_per_step(card: Scorecard, live: Sequence[LiveCard] = ()) -> "altair.LayerChart":
+    """One line a data set with a band of two standard errors over prompts; the overall curve is drawn stronger."""
+    try:
+        import altair as alt
+    except ModuleNotFoundError:
+        raise MissingDependencyError("pictures need Altair", "pip install 'draftsmith[report]'") from None
+    curves = {"all": card.overall, **(card.by_dataset if len(card.by_dataset) > 1 else {})}
+    values = [entry for name, one in curves.items() for entry in _points(name, one)]
+    lookahead = alt.X("lookahead:Q", title="lookahead (tokens proposed per step)", axis=alt.Axis(tickMinStep=1, format="d"))
+    colour = alt.Color("prompts:N", title="prompts", sort=list(curves))
+    base = alt.Chart(alt.Data(values=values))
+    band = base.mark_area(opacity=0.15).encode(x=lookahead, y="low:Q", y2="high:Q", color=colour)
+    line = base.mark_line(point=True).encode(
+        x=lookahead,
+        y=alt.Y("tokens_per_step:Q", title="tokens per step", scale=alt.Scale(zero=False)),
+        color=colour,
+        strokeWidth=alt.condition(alt.datum.prompts == "all", alt.value(3), alt.value(1.5)),
+        tooltip=["prompts:N", "lookahead:Q", alt.Tooltip("tokens_per_step:Q", format=".3f")],
+    )
+    layers = [band, line]
+    if measured := [entry for one in live for entry in _live_points(one)]:
+        marks = alt.Chart(alt.Data(values=measured)).mark_point(shape="cross", size=90, color="black", filled=True)
+        layers.append(marks.encode(x=lookahead, y="tokens_per_step:Q", tooltip=["engine:N", "tokens_per_step:Q"]))
+    draft = card.draft.path.rstrip("/").rsplit("/", 1)[-1] if card.draft.kind == "model" else "prompt lookup"
+    title = {
+        "text": f"{draft} drafting for {card.target}",
+        "subtitle": f"{card.overall.num_prompts} prompts of the {card.split} split, band: two standard errors"
+        + (", crosses: live runs" if measured else ""),
+    }
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def _points(name: str, one: AcceptanceCurve) -> list[dict[str, Any]]:
+    entries = []
+    for point in one.points:
+        error = point.tokens_per_step_error if point.tokens_per_step_error == point.tokens_per_step_error else 0.0
+        entries.append(
+            {
+                "prompts": name,
+                "lookahead": point.lookahead,
+                "tokens_per_step": point.tokens_per_step,
+                "low": point.tokens_per_step - 2 * error,
+                "high": point.tokens_per_step + 2 * error,
+            }
+        )
+    return entries
+
+
+def _live_points(card: LiveCard) -> list[dict[str, Any]]:
+    return [
+        {"engine": card.engine.kind, "lookahead": cell.lookahead, "tokens_per_step": cell.tokens_per_step}
+        for cell in card.cells
+        if cell.lookahead > 0
+    ]

@@ -1,0 +1,22 @@
+"""The flow, in code: which stages there are, in which order, and what passes between them. The one place where it stands."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: its verb, what it reads and writes, and what it runs on."""
+
+    verb: str
+    reads: tuple[str, ...]
+    writes: str
+    runs_on: Literal["engine", "nothing"]
+    summary: str
+
+
+STAGES = (
+    Stage("record", ("target", "prompts"), "Trace", "engine", "run the target once and keep what it wrote"),
+    Stage("evaluate", ("Trace", "draft"), "Scorecard", "engine", "replay a draft against the trace, at every lookahead"),
+    Stage("evaluate --live", ("Trace", "target", "draft"), "LiveCard", "engine", "run both together and count for real"),
+)
