@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 _GROWTH = 256  # slots are allocated in blocks of this many
+_PREFILL_TOKENS = 2048  # fed at once; more only spills the activations out of the cache
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -95,10 +96,10 @@ class SlotModel:
     def prefill(self, tokens_BS: Tensor, lengths_B: Tensor) -> None:
         """Start a new batch: fill the slots of all tokens but each row's last, which the first step feeds."""
         self._reset()
-        width = int(lengths_B.max()) - 1
-        if width > 0:
-            positions = torch.arange(width, device=self.device).expand(len(tokens_BS), width)
-            self.forward(tokens_BS[:, :width], positions, keep_logits=1)
+        width, chunk = int(lengths_B.max()) - 1, max(1, _PREFILL_TOKENS // len(tokens_BS))
+        for low in range(0, width, chunk):
+            positions = torch.arange(low, min(low + chunk, width), device=self.device).expand(len(tokens_BS), -1)
+            self.forward(tokens_BS[:, low : low + positions.shape[1]], positions, keep_logits=1)
 
     @torch.inference_mode()
     def forward(self, tokens_BQ: Tensor, positions_BQ: Tensor, keep_logits: int) -> Tensor:

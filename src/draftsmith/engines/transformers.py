@@ -27,6 +27,7 @@ from draftsmith.core.protocols import (
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.trace import TraceRow
 from draftsmith.core.vocabulary import check_same_tokens
+from draftsmith.engines._attention import NAME as GROUPED_ATTENTION
 from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.engines._choose import process
 from draftsmith.engines._slots import SlotModel
@@ -54,7 +55,7 @@ def _load(checkpoint: Checkpoint, config: EngineConfig) -> SlotModel:
         model = AutoModelForCausalLM.from_pretrained(
             checkpoint.path,
             dtype=config.dtype,
-            attn_implementation="sdpa",
+            attn_implementation=GROUPED_ATTENTION,
             trust_remote_code=config.trust_remote_code,
             use_safetensors=True,
             local_files_only=True,

@@ -1,0 +1,125 @@
+"""Drafts with a known acceptance, made from the target itself: noisy copies, and a cut of its layers without training.
+
+They are built once into DRAFTSMITH_LAB/drafts, tuned on prompts of the probe split."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from benchmarks._evidence import Lab
+from draftsmith import api
+from draftsmith.core.trace import TraceReader, TraceRow
+
+_SEED = 1234
+_TUNE_SETTINGS: dict[str, Any] = {
+    "datasets": ("hellaswag", "chat", "gsm8k"),
+    "split": "probe",
+    "num_prompts": 8,
+    "max_prompt_tokens": 256,
+    "max_new_tokens": 48,
+    "engine": {"dtype": "float32", "threads": 2},
+}
+
+
+def noisy_copy(lab: Lab, acceptance: float) -> Path:
+    """A copy of the target with Gaussian noise on every matrix, as strong as makes it agree on this share of tokens."""
+    folder = lab.drafts / f"smollm2-noisy-{round(100 * acceptance)}"
+
+    def build(rows: list[TraceRow]) -> tuple[Any, dict[str, float]]:
+        low, high = 0.0, 1.0
+        for _ in range(12):
+            strength = (low + high) / 2
+            model = _with_noise(lab.smollm2, strength)
+            agreed = _agreement(model, rows)
+            if abs(agreed - acceptance) < 0.015:
+                break
+            low, high = (strength, high) if agreed > acceptance else (low, strength)
+        return model, {"noise": strength, "agreement": agreed}
+
+    return _built(lab, folder, build)
+
+
+def layer_cut(lab: Lab) -> Path:
+    """The cut that loses the most layers and still agrees on 10 to 50% of tokens: layers go one by one, each time the one
+    whose loss hurts agreement least."""
+    folder = lab.drafts / "smollm2-cut"
+
+    def build(rows: list[TraceRow]) -> tuple[Any, dict[str, Any]]:
+        model = _load(lab.smollm2)
+        layers = list(model.model.layers)
+        rows = sorted(rows, key=lambda row: len(row.prompt_ids))[:12]
+        kept, found = list(range(len(layers))), (1.0, list(range(len(layers))))
+        candidates = kept[1:-1]  # the first and the last layer are never the cheapest to lose
+        while True:
+            tried = []
+            for one in candidates:
+                rest = [layer for layer in kept if layer != one]
+                model.model.layers = torch.nn.ModuleList(layers[i] for i in rest)
+                model.config.num_hidden_layers = len(rest)
+                tried.append((_agreement(model, rows), one))
+            agreed, lost = max(tried)
+            kept.remove(lost)
+            print(f"without {lost}: {len(kept)} layers agree on {agreed:.1%}", flush=True)
+            if agreed < 0.10:
+                break
+            found = (agreed, list(kept))
+            # What was dear to lose a moment ago is not worth trying again.
+            candidates = [one for _, one in sorted(tried, reverse=True)[1:13]]
+        agreed, kept = found
+        model.model.layers = torch.nn.ModuleList(layers[i] for i in kept)
+        model.config.num_hidden_layers = len(kept)
+        model.config.layer_types = None
+        return model, {"layers_kept": kept, "agreement": agreed}
+
+    return _built(lab, folder, build)
+
+
+def _built(lab: Lab, folder: Path, build: Callable[[list[TraceRow]], tuple[Any, dict[str, Any]]]) -> Path:
+    if (folder / "how.json").exists():
+        return folder
+    trace = api.record(target=str(lab.smollm2), data=str(lab.data), store=lab.models / "drafts" / "tuning", **_TUNE_SETTINGS)
+    with torch.inference_mode():
+        model, how = build(list(TraceReader(trace.folder).rows()))
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model.save_pretrained(partial)
+    AutoTokenizer.from_pretrained(lab.smollm2).save_pretrained(partial)
+    (partial / "how.json").write_text(json.dumps(how))
+    partial.rename(folder)
+    return folder
+
+
+def _load(path: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+def _with_noise(path: Path, strength: float) -> Any:
+    model = _load(path)
+    generator = torch.Generator().manual_seed(_SEED)
+    for name, weight in sorted(model.named_parameters()):
+        if weight.ndim == 2 and "embed" not in name:
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.data += strength * weight.std() * noise
+    return model
+
+
+def _agreement(model: Any, rows: list[TraceRow]) -> float:
+    """The share of recorded tokens that are the model's argmax."""
+    width = max(len(row.prompt_ids) + len(row.output_ids) for row in rows)
+    tokens = np.zeros((len(rows), width), dtype=np.int64)
+    for at, row in enumerate(rows):
+        tokens[at, : len(row.prompt_ids) + len(row.output_ids)] = np.concatenate([row.prompt_ids, row.output_ids])
+    hidden = model.model(input_ids=torch.from_numpy(tokens), use_cache=False).last_hidden_state
+    hits = total = 0
+    for at, row in enumerate(rows):
+        first = len(row.prompt_ids) - 1
+        logits = model.lm_head(hidden[at, first : first + row.num_output])
+        hits += int((logits.argmax(dim=-1).numpy() == row.output_ids[: row.num_output]).sum())
+        total += row.num_output
+    return hits / total

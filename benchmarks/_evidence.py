@@ -1,0 +1,79 @@
+"""What all benchmarks share: the lab's models and data, the result file, and the exit code that says whether a goal holds."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from draftsmith.core.provenance import collect
+from draftsmith.core.store import write_json
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+
+
+@dataclass
+class Result:
+    """One claim and what was measured. `goal` is what was asked for, never adjusted to `value`."""
+
+    claim: str
+    value: Any
+    unit: str
+    goal: str
+    holds: bool
+    spread: Any
+    workload: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where the real models and data sets are, and whether only a slice is wanted."""
+
+    models: Path
+    data: Path
+    store: Path
+    quick: bool
+
+    @property
+    def smollm2(self) -> Path:
+        return self.models / "smollm2-135m-instruct"
+
+    @property
+    def tinyllama(self) -> Path:
+        return self.models / "tinyllama-1.1b-chat"
+
+    @property
+    def drafts(self) -> Path:
+        return self.models / "drafts"
+
+
+def _folder(variable: str) -> Path:
+    value = os.environ.get(variable)
+    if not value or not Path(value).is_dir():
+        sys.exit(f"{variable} must name a folder; CONTRIBUTING.md says what belongs into it")
+    return Path(value).resolve()
+
+
+def run(name: str, measure: Callable[[Lab], Result]) -> None:
+    """Measure, publish, print the figure on the last line, and exit 1 where the goal is missed."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=measure.__doc__)
+    parser.add_argument("--quick", action="store_true", help="a slice of the same workload; its result is not published")
+    quick = parser.parse_args().quick
+    store = Path(os.environ.get("DRAFTSMITH_STORE", ROOT / "runs"))
+    lab = Lab(_folder("DRAFTSMITH_LAB"), _folder("DRAFTSMITH_DATA"), store / ("quick" if quick else "benchmarks"), quick)
+    result = measure(lab)
+    provenance = collect({}).model_dump(mode="json", exclude={"inputs", "seconds", "command"})
+    published = {
+        **asdict(result),
+        "command": f"python -m benchmarks.{name}" + (" --quick" if quick else ""),
+        "provenance": provenance,
+    }
+    folder = lab.store / "results" if quick else RESULTS
+    write_json(folder / f"{name}.json", json.loads(json.dumps(published, default=float)))
+    print(f"{name}: {result.value} {result.unit} (goal: {result.goal}) {'holds' if result.holds else 'MISSED'}")
+    sys.exit(0 if result.holds else 1)
