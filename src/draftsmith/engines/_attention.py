@@ -1,5 +1,6 @@
 """Attention for grouped-query models that reads each key once. transformers' own copies keys and values out to every query
-head when a mask is given, which costs more than the attention itself when a batch is decoded (a decode step at batch 32 and 512 tokens of context: 0.84 s, and 0.15 s this way).
+head when a mask is given, which costs more than the attention itself when a batch is decoded: a step at batch 32 and 512
+tokens of context took 0.84 s, and 0.15 s this way.
 
 Shapes: B rows, H query heads, G key heads, Q queries, S slots, D head size."""
 
@@ -14,7 +15,7 @@ NAME = "draftsmith_grouped"
 
 
 def _attend(
-    module: torch.nn.Module,
+    module: torch.nn.Module,  # noqa: ARG001
     query_BHQD: Tensor,
     key_BGSD: Tensor,
     value_BGSD: Tensor,

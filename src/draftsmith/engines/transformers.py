@@ -79,6 +79,12 @@ def _check_fits(requests: Sequence[Request], limits: Limits, lookahead: int, che
             f"a prompt with its output needs {longest} positions, {checkpoint.path.name} has {checkpoint.max_positions}",
             "ask for fewer new tokens, or leave the longest prompts out with --max-prompt-tokens",
         )
+    window = getattr(checkpoint.config.get_text_config(), "sliding_window", None)
+    if window and longest > window:
+        raise EngineError(
+            f"{checkpoint.path.name} attends over a sliding window of {window} tokens, and {longest} are needed",
+            "use `--engine vllm`: the transformers engine keeps one slot per position and has no window",
+        )
     if min(len(request.prompt_ids) for request in requests) == 0:
         raise EngineError("a prompt has no tokens", "give every prompt some text")
 

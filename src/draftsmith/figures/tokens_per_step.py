@@ -21,15 +21,21 @@ def tokens_per_step(card: Scorecard, live: Sequence[LiveCard] = ()) -> "altair.L
     curves = {"all": card.overall, **(card.by_dataset if len(card.by_dataset) > 1 else {})}
     values = [entry for name, one in curves.items() for entry in _points(name, one)]
     lookahead = alt.X("lookahead:Q", title="lookahead (tokens proposed per step)", axis=alt.Axis(tickMinStep=1, format="d"))
-    colour = alt.Color("prompts:N", title="prompts", sort=list(curves))
+    colour = alt.Color("prompts:N", title="prompts", sort=list(curves), legend=alt.Legend(symbolOpacity=1, symbolType="circle"))
     base = alt.Chart(alt.Data(values=values))
-    band = base.mark_area(opacity=0.15).encode(x=lookahead, y="low:Q", y2="high:Q", color=colour)
+    # One band only: four of them over each other say nothing. The other curves have their errors in the tooltip.
+    band = base.transform_filter(alt.datum.prompts == "all").mark_area(opacity=0.2)
+    band = band.encode(x=lookahead, y="low:Q", y2="high:Q", color=colour)
     line = base.mark_line(point=True).encode(
         x=lookahead,
         y=alt.Y("tokens_per_step:Q", title="tokens per step", scale=alt.Scale(zero=False)),
         color=colour,
         strokeWidth=alt.condition(alt.datum.prompts == "all", alt.value(3), alt.value(1.5)),
-        tooltip=["prompts:N", "lookahead:Q", alt.Tooltip("tokens_per_step:Q", format=".3f")],
+        tooltip=[
+            "prompts:N",
+            "lookahead:Q",
+            *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("tokens_per_step", "error")),
+        ],
     )
     layers = [band, line]
     if measured := [entry for one in live for entry in _live_points(one)]:
@@ -53,6 +59,7 @@ def _points(name: str, one: AcceptanceCurve) -> list[dict[str, Any]]:
                 "prompts": name,
                 "lookahead": point.lookahead,
                 "tokens_per_step": point.tokens_per_step,
+                "error": error,
                 "low": point.tokens_per_step - 2 * error,
                 "high": point.tokens_per_step + 2 * error,
             }

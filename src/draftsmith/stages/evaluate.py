@@ -58,7 +58,7 @@ def evaluate(config: EvaluateConfig, store: Store) -> Path:
         "settings": config.model_dump(mode="json", exclude={"trace": True, "draft": {"path"}}),
     }
     run = store.run("scorecards", inputs)
-    if run.is_complete:
+    if run.is_current:
         log.info("already evaluated: %s", run.path)
         return run.path
     began = time.monotonic()

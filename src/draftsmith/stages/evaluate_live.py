@@ -22,12 +22,14 @@ from draftsmith.core.trace import TraceReader, TraceRow
 
 
 class EvaluateLiveConfig(StrictConfig):
-    """What to run. Lookahead 0 is plain decoding, the baseline."""
+    """What to run. Lookahead 0 is plain decoding, the baseline. `seed_shift` is added to every prompt's recorded seed:
+    with 0 a sampled run may repeat draws of the recording, which makes the two look more alike than they are."""
 
     trace: str
     target: str
     draft: Draft
     lookaheads: tuple[int, ...] = Field((0, 3), min_length=1)
+    seed_shift: int = Field(1, ge=0)
     engine: EngineConfig = EngineConfig()
 
 
@@ -48,7 +50,7 @@ def evaluate_live(config: EvaluateLiveConfig, store: Store) -> Path:
         "settings": config.model_dump(mode="json", exclude={"trace": True, "target": True, "draft": {"path"}}),
     }
     run = store.run("live", inputs)
-    if run.is_complete:
+    if run.is_current:
         log.info("already run: %s", run.path)
         return run.path
     began = time.monotonic()
@@ -89,7 +91,7 @@ def _run_cell(
     lookahead: int,
 ) -> None:
     record = trace.record
-    requests = [Request(row.prompt_ids, row.seed) for row in rows]
+    requests = [Request(row.prompt_ids, row.seed + config.seed_shift) for row in rows]
     limits = Limits(record.max_new_tokens, record.eos_ids)
     draft = config.draft if lookahead else None
     with engine.live(target, draft, lookahead, record.sampling, config.engine) as live:

@@ -45,7 +45,7 @@ def record(config: RecordConfig, store: Store, worker: tuple[int, int] = (0, 1))
     target = find_model(config.target)
     prompts = _prompts(config)
     run = store.run("traces", _inputs(config, target, prompts))
-    if run.is_complete:
+    if run.is_current:
         log.info("already recorded: %s", run.path)
         return run.path
     began = time.monotonic()

@@ -1,0 +1,105 @@
+"""What our vLLM engine costs over a bare vLLM script: the same prompts, the same speculation, in processes taking turns."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._drafts import noisy_copy
+from benchmarks._evidence import ROOT, Lab, Result, run
+from draftsmith import api
+from draftsmith.core import registry
+from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
+from draftsmith.core.sampling import Sampling
+from draftsmith.core.trace import TraceReader
+
+ENGINE = EngineConfig(kind="vllm", dtype="bfloat16", threads=2, batch_size=16, max_model_len=1024)
+LOOKAHEAD = 4
+
+
+def measure(lab: Lab) -> Result:
+    """Tokens per second through our engine over those of the bare script."""
+    trace = api.record(
+        target=str(lab.smollm2),
+        datasets=("hellaswag", "chat"),
+        data=str(lab.data),
+        num_prompts=4 if lab.quick else 24,
+        max_prompt_tokens=400,
+        max_new_tokens=32 if lab.quick else 128,
+        engine={"dtype": "bfloat16", "threads": 2},
+        store=lab.store,
+    ).folder
+    job: dict[str, Any] = {
+        "target": str(lab.smollm2),
+        "draft": str(noisy_copy(lab, 0.7)),
+        "dtype": ENGINE.dtype,
+        "max_model_len": ENGINE.max_model_len,
+        "batch_size": ENGINE.batch_size,
+        "lookahead": LOOKAHEAD,
+        "max_new_tokens": 32 if lab.quick else 128,
+        "prompts": [row.prompt_ids.tolist() for row in TraceReader(trace).rows()],
+    }
+    speeds: dict[str, list[float]] = {"ours": [], "bare": []}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.json"
+        path.write_text(json.dumps(job))
+        for _ in range(1 if lab.quick else 5):
+            for name, module in (("ours", "benchmarks.vllm_overhead"), ("bare", "benchmarks._bare_vllm")):
+                outcome = _in_process(module, path)
+                speeds[name].append(outcome["tokens"] / outcome["seconds"])
+                print(name, speeds[name][-1], flush=True)
+    ratios = np.array(speeds["ours"]) / np.array(speeds["bare"])
+    middle = float(np.median(ratios))
+    return Result(
+        claim="`evaluate --live --engine vllm` runs as fast as a bare vLLM script",
+        value=round(middle, 3),
+        unit="x the bare script's tokens per second (median of pairs)",
+        goal="at least 0.98 x",
+        holds=middle >= 0.98,
+        spread=f"{ratios.min():.3f} to {ratios.max():.3f} over {len(ratios)} pairs",
+        workload=f"SmolLM2-135M-Instruct bf16, a noisy copy as draft, lookahead {LOOKAHEAD}, batch {ENGINE.batch_size}, "
+        f"{len(job['prompts'])} prompts of HellaSwag and chat, {job['max_new_tokens']} new tokens, prefix caching off",
+        details={"tokens_per_second": speeds, "ratios": ratios.tolist()},
+    )
+
+
+def _in_process(module: str, job: Path) -> dict[str, float]:
+    environment = {
+        **os.environ,
+        "VLLM_CPU_OMP_THREADS_BIND": "0,1",
+        "VLLM_CPU_KVCACHE_SPACE": str(ENGINE.kv_cache_gb),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", module, str(job)], env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    outcome: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return outcome
+
+
+def _ours(path: Path) -> None:
+    """The part of `evaluate --live` that is timed, for the same job as the bare script's."""
+    job = json.loads(path.read_text())
+    requests = [Request(np.array(ids, dtype=np.int32), 0) for ids in job["prompts"]]
+    draft = ModelDraft(path=job["draft"])
+    with registry.load("engines", "vllm").live(Path(job["target"]), draft, job["lookahead"], Sampling(), ENGINE) as live:
+        live.run(requests[:2], Limits(job["max_new_tokens"], ()))
+        began = time.perf_counter()
+        outcome = live.run(requests, Limits(job["max_new_tokens"], ()))
+        seconds = time.perf_counter() - began
+    print("\n" + json.dumps({"tokens": sum(len(row.output_ids) for row in outcome.rows), "seconds": seconds}))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+        _ours(Path(sys.argv[1]))
+    else:
+        run("vllm_overhead", measure)

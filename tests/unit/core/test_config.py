@@ -1,0 +1,102 @@
+"""Strict settings: a typo is an error that says what was meant."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from draftsmith.core.config import StrictConfig, parse_config, read_yaml
+from draftsmith.core.errors import ConfigError
+from tests.unit.builders import assert_explains
+
+
+class Inner(StrictConfig):
+    batch_size: int = 1
+
+
+class Outer(StrictConfig):
+    target: str
+    lookahead: int = 3
+    inner: Inner = Inner()
+
+
+def test_values_become_settings_and_stay_as_they_are() -> None:
+    config = parse_config(Outer, {"target": "t", "inner": {"batch_size": 4}}, "the settings")
+    assert config == Outer(target="t", lookahead=3, inner=Inner(batch_size=4))
+    with pytest.raises(ValidationError, match="frozen"):
+        config.lookahead = 4
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"target": "t", "lokahead": 2}, "there is no setting 'lokahead', did you mean 'lookahead'?"),
+        ({"target": "t", "colour": 2}, "there is no setting 'colour'"),
+        ({"target": "t", "lookahead": "many"}, "lookahead: Input should be a valid integer"),
+        ({"target": "t", "lookahead": "many"}, "(got 'many')"),
+        ({"target": "t", "inner": {"batch_size": "all"}}, "inner.batch_size: "),
+        ({}, "target: Field required"),
+        ({"colour": 2, "lookahead": "many"}, "; there is no setting 'colour'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_value(values: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Outer, values, "run.yaml")
+    assert_explains(caught.value, "run.yaml is not a valid Outer", problem, way_out="target, lookahead, inner")
+
+
+def test_an_unlike_name_gets_no_suggestion() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Outer, {"target": "t", "colour": 2}, "run.yaml")
+    assert "did you mean" not in caught.value.problem
+
+
+@pytest.mark.xfail(strict=True, reason="core/config.py, _explain: a nested name is compared with the outer settings only")
+@pytest.mark.parametrize("typo", ["batchsize", "x"])
+def test_a_nested_typo_is_compared_with_the_nested_settings(typo: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Outer, {"target": "t", "inner": {typo: 2}}, "run.yaml")
+    assert f"there is no setting 'inner.{typo}'" in caught.value.problem
+    assert ("did you mean 'inner.batch_size'?" in caught.value.problem) == (typo == "batchsize")
+    assert "'inner'?" not in caught.value.problem
+
+
+def test_yaml_is_read_as_plain_values(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("target: t\ninner:\n  batch_size: 4\n")
+    assert read_yaml(file) == {"target": "t", "inner": {"batch_size": 4}}
+    file.write_text("# nothing yet\n")
+    assert read_yaml(file) == {}
+
+
+def test_yaml_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(tmp_path / "run.yaml")
+    assert_explains(caught.value, "there is no configuration file", tmp_path / "run.yaml", way_out="check the path")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "way_out"),
+    [
+        ("target: [t", "is not valid YAML", "correct the file"),
+        ("- target\n", "holds a list, not settings", "`name: value`"),
+        ("target\n", "holds a str, not settings", "`name: value`"),
+    ],
+)
+def test_yaml_that_holds_no_settings(tmp_path: Path, text: str, problem: str, way_out: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(file)
+    assert_explains(caught.value, file, problem, way_out=way_out)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="core/config.py, read_yaml: UnicodeDecodeError is not a YAMLError", raises=UnicodeDecodeError
+)
+def test_yaml_that_is_not_text(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_bytes(b"PAR1\xff\xfe")
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(file)
+    assert_explains(caught.value, file, way_out="correct the file")

@@ -1,0 +1,119 @@
+"""The Python face: settings by name, records with the folder they lie in."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftsmith import api
+from draftsmith.core.errors import ConfigError, RecordError
+from draftsmith.core.protocols import ModelDraft, NgramDraft
+from draftsmith.core.store import read_record
+from draftsmith.core.trace import Trace
+from tests.unit.builders import FakeEngine, assert_explains, write_model
+
+ENGINE = {"kind": "fake"}
+
+
+@pytest.fixture
+def models(tmp_path: Path, engine: FakeEngine) -> tuple[Path, Path]:
+    return write_model(tmp_path / "target", 1.0), write_model(tmp_path / "draft")
+
+
+def record(target: Path, store: Path | None, **changes: Any) -> api.Kept[Trace]:
+    settings = {"datasets": ["fake"], "num_prompts": 4, "max_new_tokens": 6, "shard_size": 2, "engine": ENGINE}
+    return api.record(target=str(target), store=store, **settings | changes)
+
+
+def test_the_verbs_in_their_order(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    target, draft = models
+    trace = record(target, tmp_path)
+    assert trace.record.num_tokens == 24
+    assert read_record(Trace, trace.folder) == trace.record
+
+    card = api.evaluate(trace=trace.folder, draft=draft, lookaheads=(1, 2), engine=ENGINE, store=tmp_path)
+    assert card.record.trace == trace.record.fingerprint
+    assert card.record.overall.at(2).tokens_per_step == 3  # a draft that is always right
+
+    live = api.evaluate_live(
+        trace=trace.folder,
+        target=str(target),
+        draft=draft,
+        lookaheads=(0, 2),
+        engine=ENGINE | {"batch_size": 2},
+        store=tmp_path,
+    )
+    assert [cell.tokens_per_step for cell in live.record.cells] == [1, 3]
+
+    pictures = api.picture(card, (live,))
+    assert {path.suffix for path in pictures} == {".png", ".svg", ".html"}
+    assert {path.parent for path in pictures} == {card.folder}
+
+
+@pytest.mark.parametrize(
+    ("named", "draft"),
+    [
+        ("ngram", NgramDraft()),
+        (Path("ngram"), NgramDraft()),
+        ({"kind": "ngram", "max_ngram": 4}, NgramDraft(max_ngram=4)),
+        ("DRAFT", ModelDraft(path="DRAFT")),
+        (Path("DRAFT"), ModelDraft(path="DRAFT")),
+        ({"path": "DRAFT", "method": "probabilistic"}, ModelDraft(path="DRAFT", method="probabilistic")),
+    ],
+)
+def test_a_draft_may_be_named_by_one_word(
+    tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, named: Any, draft: Any
+) -> None:
+    trace = record(models[0], tmp_path)
+    monkeypatch.chdir(write_model(tmp_path / "DRAFT").parent)
+    card = api.evaluate(trace=str(trace.folder), draft=named, engine=ENGINE, store=tmp_path)
+    assert card.record.draft == draft
+
+
+def test_records_go_where_the_environment_says(
+    tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert record(models[0], None).folder.parent == Path("runs/traces")
+    monkeypatch.setenv("DRAFTSMITH_STORE", str(tmp_path / "kept"))
+    assert record(models[0], None).folder.parent == tmp_path / "kept" / "traces"
+    assert record(models[0], tmp_path / "given").folder.parent == tmp_path / "given" / "traces"
+
+
+@pytest.mark.parametrize(
+    ("verb", "settings", "where", "problem"),
+    [
+        (api.record, {"target": "t", "datasets": ["fake"], "max_new_token": 3}, "record", "did you mean 'max_new_tokens'?"),
+        (api.record, {"target": "t", "datasets": []}, "record", "datasets: "),
+        (api.evaluate, {"trace": "t", "draft": "d", "lookahead": 3}, "evaluate", "did you mean 'lookaheads'?"),
+        (api.evaluate_live, {"trace": "t", "draft": "d"}, "evaluate --live", "target: Field required"),
+    ],
+)
+def test_settings_are_checked_first(verb: Any, settings: dict[str, Any], where: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        verb(**settings)
+    assert_explains(caught.value, f"the settings of {where} is not a valid", problem, way_out="the settings are")
+
+
+def test_the_doctor_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "diagnose", lambda: "healthy")
+    assert api.doctor() == "healthy"
+
+
+class TestWorkers:
+    def test_the_last_one_has_the_record(self, tmp_path: Path, models: tuple[Path, Path]) -> None:
+        with suppress(RecordError):  # see below
+            record(models[0], tmp_path, worker=(0, 2))
+        assert record(models[0], tmp_path, worker=(1, 2)).record.num_prompts == 4
+
+    @pytest.mark.xfail(strict=True, reason="api.py, record: reads a record that other workers still owe", raises=RecordError)
+    def test_the_first_one_has_done_its_part(self, tmp_path: Path, models: tuple[Path, Path]) -> None:
+        folder = record(models[0], tmp_path, worker=(0, 2)).folder
+        assert (folder / "shard-00000.parquet").exists()
+
+    @pytest.mark.xfail(strict=True, reason="api.py, record: only the command line checks the worker")
+    @pytest.mark.parametrize("worker", [(0, 0), (2, 2), (-1, 2)])
+    def test_one_that_cannot_be(self, tmp_path: Path, models: tuple[Path, Path], worker: tuple[int, int]) -> None:
+        with pytest.raises(ConfigError, match="worker"):
+            record(models[0], tmp_path, worker=worker)
