@@ -1,4 +1,4 @@
-# The project's verbs. CI runs the same ones: `.ci/run` is `just setup lab check test e2e bench-quick docs`.
+# The project's verbs. CI runs the same ones.
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 python := ".venv/bin/python"

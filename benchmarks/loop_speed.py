@@ -42,14 +42,13 @@ def measure(lab: Lab) -> Result:
     ratios, ours_total, theirs_total = [], [0.0, 0], [0.0, 0]
     engine = registry.load("engines", "transformers")
     with engine.live(lab.smollm2, ModelDraft(path=str(draft)), LOOKAHEAD, Sampling(), ENGINE) as live:
-        for repeat in range(1 if lab.quick else 3):
-            for i, row in enumerate(rows):
-                if repeat == i == 0:
-                    _ours(live, row, new_tokens), _theirs(target, assistant, row, new_tokens)  # warm both up
-                ours, theirs = _ours(live, row, new_tokens), _theirs(target, assistant, row, new_tokens)
-                ratios.append((ours[1] / ours[0]) / (theirs[1] / theirs[0]))
-                for total, one in ((ours_total, ours), (theirs_total, theirs)):
-                    total[0], total[1] = total[0] + one[0], total[1] + one[1]
+        _ours(live, rows[0], new_tokens), _theirs(target, assistant, rows[0], new_tokens)  # warm both up
+        for row in rows:
+            ours, theirs = _ours(live, row, new_tokens), _theirs(target, assistant, row, new_tokens)
+            ratios.append((ours[1] / ours[0]) / (theirs[1] / theirs[0]))
+            print(f"{ours[1] / ours[0]:.1f} against {theirs[1] / theirs[0]:.1f} tokens/s", flush=True)
+            for total, one in ((ours_total, ours), (theirs_total, theirs)):
+                total[0], total[1] = total[0] + one[0], total[1] + one[1]
     middle = float(np.median(ratios))
     low, high = np.percentile(ratios, [10, 90])
     return Result(

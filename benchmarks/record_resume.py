@@ -62,7 +62,11 @@ def _command(lab: Lab, engine: str, store: Path) -> list[str]:
 def _record(lab: Lab, engine: str, store: Path) -> dict[str, str]:
     subprocess.run(_command(lab, engine, store), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     (folder,) = (store / "traces").iterdir()
-    return {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name not in SIDECARS}
+    return {
+        path.name: file_digest(path)
+        for path in sorted(folder.iterdir())
+        if path.name not in SIDECARS and path.suffix != ".partial"
+    }
 
 
 def _shards(store: Path) -> int:

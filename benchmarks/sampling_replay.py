@@ -88,6 +88,7 @@ def _cells(
         first = registry.load("engines", engine).first_drafted
         tokens = np.array([len(ids) - first for ids in outputs], dtype=float)
         point = card.overall.at(k)
+        assert point.tokens_per_step_error is not None
         value, error = _ratio(tokens, steps)
         chances = _own_chances(lab, engine, temperature, method, rows, outputs)
         exact = replay(chances, [len(a) for a in chances], [k])

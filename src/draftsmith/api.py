@@ -46,13 +46,19 @@ def default_store() -> Path:
     return Path(os.environ.get("DRAFTSMITH_STORE", "runs"))
 
 
-def record(*, store: Path | None = None, worker: tuple[int, int] = (0, 1), **settings: Any) -> Kept[Trace]:
+def record(*, store: Path | None = None, **settings: Any) -> Kept[Trace]:
     """Run the target once over prompts and keep every token with its log-probability.
 
-    Settings: see [`RecordConfig`][draftsmith.stages.record.RecordConfig]. `worker` = (i, n) records every n-th shard only;
-    the record can be read once all n workers are done."""
-    config = parse_config(RecordConfig, settings, "the settings of record")
-    return _kept(Trace, run_record(config, Store(store or default_store()), worker))
+    Settings: see [`RecordConfig`][draftsmith.stages.record.RecordConfig]."""
+    return _kept(Trace, record_part((0, 1), store=store, **settings))
+
+
+def record_part(worker: tuple[int, int], *, store: Path | None = None, **settings: Any) -> Path:
+    """One of n machines' part of `record`: `worker` = (i, n) records every n-th shard from i into a store they share.
+
+    Returns the trace's folder. The trace can be read there once all n parts are done."""
+    config = parse_config(RecordConfig, _plain(settings), "the settings of record")
+    return run_record(config, Store(store or default_store()), worker)
 
 
 def evaluate(*, store: Path | None = None, **settings: Any) -> Kept[Scorecard]:
@@ -86,12 +92,20 @@ def _kept(kind: type[RecordT], folder: Path) -> Kept[RecordT]:
     return Kept(read_record(kind, folder), folder)
 
 
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Paths as text, which is how configs keep them."""
+    plain: dict[str, Any] = {}
+    for name, value in settings.items():
+        plain[name] = _plain(value) if isinstance(value, dict) else str(value) if isinstance(value, Path) else value
+    return plain
+
+
 def _with_draft(settings: dict[str, Any]) -> dict[str, Any]:
     """Let a draft be named by one word: a path, or `ngram`."""
+    settings = _plain(settings)
     draft = settings.get("draft")
-    if isinstance(draft, str | Path):
-        named: dict[str, Any] = {"kind": "ngram"} if str(draft) == "ngram" else {"kind": "model", "path": str(draft)}
-        settings = {**settings, "draft": named}
-    if isinstance(settings.get("trace"), Path):
-        settings = {**settings, "trace": str(settings["trace"])}
+    if isinstance(draft, str):
+        draft = {"kind": "ngram"} if draft == "ngram" else {"path": draft}
+    if isinstance(draft, dict):
+        settings["draft"] = {"kind": "model", **draft}
     return settings

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _FLOW = "The flow: " + "; ".join(f"{stage.verb}, {stage.summary}" for stage in STAGES) + "."
 
+_INTERRUPTED = 130  # typer's exit code for Ctrl-C
+
 app = typer.Typer(
     help="Which draft model makes your LLM fastest on your hardware.",
     epilog=_FLOW,
@@ -36,14 +38,19 @@ MaxModelLen = Annotated[int | None, typer.Option(help="Longest prompt plus outpu
 TrustRemoteCode = Annotated[bool | None, typer.Option("--trust-remote-code", help="Run Python code that a checkpoint brings.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _main(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
 ) -> None:
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
     from draftsmith.core.log import setup_logging
 
     setup_logging(verbose)
@@ -92,8 +99,7 @@ def record(
     index, _, count = worker.partition("/")
     if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
         raise typer.BadParameter("write it as i/n with i below n, for example 0/4", param_hint="--worker")
-    kept = api.record(store=store, worker=(int(index), int(count)), **settings)
-    typer.echo(kept.folder)
+    typer.echo(api.record_part((int(index), int(count)), store=store, **settings))
 
 
 @app.command()
@@ -118,9 +124,13 @@ def evaluate(
     """How many tokens per step a draft gives: replayed from a trace at every lookahead, or run live."""
     from draftsmith import api
 
-    named = (
-        None if draft is None else {"kind": "ngram"} if draft == "ngram" else {"kind": "model", "path": draft, "method": method}
-    )
+    if live and serve:
+        raise typer.BadParameter("a live run serves with --engine", param_hint="--serve")
+    if target and not live:
+        raise typer.BadParameter("replay needs the trace only; add --live to run the target", param_hint="--target")
+    named: dict[str, Any] = {"kind": None if draft is None else "ngram" if draft == "ngram" else "model", "method": method}
+    if named["kind"] == "model":
+        named["path"] = draft
     common = {
         "trace": trace,
         "draft": named,
@@ -140,6 +150,7 @@ def evaluate(
 def doctor() -> None:
     """Which engines, devices and versions are usable here, and what to install for the rest."""
     from rich.console import Console
+    from rich.markup import escape
 
     from draftsmith import api
 
@@ -154,11 +165,10 @@ def doctor() -> None:
             versions = ", ".join(f"{name} {version}" for name, version in engine.versions.items())
             out.print(f"[green]usable[/]   {engine.name}: {versions}")
         else:
-            out.print(f"[red]missing[/]  {engine.name}: {engine.problem}")
+            out.print(f"[red]missing[/]  {engine.name}: {escape(engine.problem or '')}")
             out.print(f"           {engine.way_out}", markup=False)
     for warning in found.warnings:
-        out.print("[yellow]warning[/]  ", end="")
-        out.print(warning, markup=False)
+        out.print(f"[yellow]warning[/]  {escape(warning)}")
     if not any(engine.usable for engine in found.engines):
         raise typer.Exit(1)
 
@@ -168,13 +178,14 @@ def main() -> None:
     from draftsmith.core.errors import DraftsmithError
 
     try:
-        app(standalone_mode=True)
+        app()
     except DraftsmithError as error:
         typer.secho(f"draftsmith: {error}", fg="red", err=True)
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        typer.secho("interrupted; the same command goes on where it stopped", err=True)
-        raise SystemExit(130) from None
+    except SystemExit as stop:
+        if stop.code == _INTERRUPTED:
+            typer.secho("interrupted; the same command goes on where it stopped", err=True)
+        raise
 
 
 def _engine(
@@ -197,19 +208,27 @@ def _settings(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
     base: dict[str, Any] = {}
     if config is not None:
         from draftsmith.core.config import read_yaml
+        from draftsmith.core.errors import ConfigError
 
         base = read_yaml(config)
+        if strange := [name for name in base if not isinstance(name, str) or name in ("store", "worker")]:
+            raise ConfigError(f"{config} sets {strange[0]!r}, which is no setting of a stage", "give it as an option instead")
     return _merge(base, options)
 
 
 def _merge(base: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for name, value in options.items():
-        if isinstance(value, dict):
-            if inner := _merge(base.get(name) or {}, value):
-                merged[name] = inner
-        elif value is not None:
-            merged[name] = value
+        if not isinstance(value, dict):
+            if value is not None:
+                merged[name] = value
+        elif given := {key: inner for key, inner in value.items() if inner is not None}:
+            before = base.get(name, {})
+            if name == "draft" and isinstance(before, str):
+                before = {} if "kind" in given else {"kind": "model", "path": before}
+            elif name == "draft" and given.get("kind", before.get("kind")) != before.get("kind"):
+                before = {}  # what the file says of another kind of draft says nothing of this one
+            merged[name] = {**before, **given} if isinstance(before, dict) else before
     return merged
 
 
@@ -242,7 +261,7 @@ def _print_scorecard(kept: "Kept[Scorecard]") -> None:
         others = [f"{one.points[i].tokens_per_step:.3f}" for one in card.by_dataset.values()] if several else []
         table.add_row(
             str(point.lookahead),
-            f"{point.tokens_per_step:.3f} ± {point.tokens_per_step_error:.3f}",
+            _with_error(point.tokens_per_step, point.tokens_per_step_error),
             *others,
             f"{point.accepted_per_step:.3f}",
             f"{point.acceptance_by_position[0]:.1%}" if point.acceptance_by_position else "-",
@@ -250,6 +269,10 @@ def _print_scorecard(kept: "Kept[Scorecard]") -> None:
         )
     Console().print(table)
     typer.echo(kept.folder)
+
+
+def _with_error(value: float, error: float | None) -> str:
+    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
 
 
 def _print_live(kept: "Kept[LiveCard]") -> None:
@@ -266,7 +289,7 @@ def _print_live(kept: "Kept[LiveCard]") -> None:
             str(cell.lookahead),
             f"{cell.tokens_per_second:.1f}",
             f"{cell.tokens_per_second / plain:.2f} x" if plain else "no baseline",
-            f"{cell.tokens_per_step:.3f}",
+            "-" if cell.tokens_per_step is None else f"{cell.tokens_per_step:.3f}",
             str(cell.steps),
             str(len(cell.differences)) if card.sampling.is_greedy else "sampled",
         )

@@ -112,7 +112,7 @@ def write_trace(folder: Path, shards: Sequence[Sequence[TraceRow]], **changes: A
     return folder
 
 
-def curve(*tokens_per_step: float, error: float = 0.1) -> AcceptanceCurve:
+def curve(*tokens_per_step: float, error: float | None = 0.1) -> AcceptanceCurve:
     """A curve over lookaheads 1, 2, ..."""
     points = tuple(
         AcceptancePoint(
@@ -138,6 +138,8 @@ def scorecard(**changes: Any) -> Scorecard:
         "draft": {"kind": "model", "path": "models/draft/"},
         "draft_fingerprint": "d" * 32,
         "sampling": Sampling(),
+        "scored_by": "fake",
+        "served_by": "fake",
         "first_drafted": 0,
         "split": "test",
         "versions": {"fake": "1"},

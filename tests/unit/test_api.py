@@ -1,19 +1,19 @@
 """The Python face: settings by name, records with the folder they lie in."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from draftsmith import api
-from draftsmith.core.errors import ConfigError, RecordError
+from draftsmith.core.errors import ConfigError
 from draftsmith.core.protocols import ModelDraft, NgramDraft
 from draftsmith.core.store import read_record
 from draftsmith.core.trace import Trace
 from tests.unit.builders import FakeEngine, assert_explains, write_model
 
 ENGINE = {"kind": "fake"}
+RECORD = {"datasets": ["fake"], "num_prompts": 4, "max_new_tokens": 6, "shard_size": 2, "engine": ENGINE}
 
 
 @pytest.fixture
@@ -21,9 +21,8 @@ def models(tmp_path: Path, engine: FakeEngine) -> tuple[Path, Path]:
     return write_model(tmp_path / "target", 1.0), write_model(tmp_path / "draft")
 
 
-def record(target: Path, store: Path | None, **changes: Any) -> api.Kept[Trace]:
-    settings = {"datasets": ["fake"], "num_prompts": 4, "max_new_tokens": 6, "shard_size": 2, "engine": ENGINE}
-    return api.record(target=str(target), store=store, **settings | changes)
+def record(target: Path | str, store: Path | None, **changes: Any) -> api.Kept[Trace]:
+    return api.record(target=target, store=store, **RECORD | changes)
 
 
 def test_the_verbs_in_their_order(tmp_path: Path, models: tuple[Path, Path]) -> None:
@@ -38,7 +37,7 @@ def test_the_verbs_in_their_order(tmp_path: Path, models: tuple[Path, Path]) -> 
 
     live = api.evaluate_live(
         trace=trace.folder,
-        target=str(target),
+        target=target,
         draft=draft,
         lookaheads=(0, 2),
         engine=ENGINE | {"batch_size": 2},
@@ -59,7 +58,15 @@ def test_the_verbs_in_their_order(tmp_path: Path, models: tuple[Path, Path]) -> 
         ({"kind": "ngram", "max_ngram": 4}, NgramDraft(max_ngram=4)),
         ("DRAFT", ModelDraft(path="DRAFT")),
         (Path("DRAFT"), ModelDraft(path="DRAFT")),
-        ({"path": "DRAFT", "method": "probabilistic"}, ModelDraft(path="DRAFT", method="probabilistic")),
+        ({"kind": "model", "path": "DRAFT", "method": "probabilistic"}, ModelDraft(path="DRAFT", method="probabilistic")),
+        pytest.param(
+            {"path": "DRAFT", "method": "probabilistic"},
+            ModelDraft(path="DRAFT", method="probabilistic"),
+        ),
+        pytest.param(
+            {"kind": "model", "path": Path("DRAFT")},
+            ModelDraft(path="DRAFT"),
+        ),
     ],
 )
 def test_a_draft_may_be_named_by_one_word(
@@ -69,6 +76,17 @@ def test_a_draft_may_be_named_by_one_word(
     monkeypatch.chdir(write_model(tmp_path / "DRAFT").parent)
     card = api.evaluate(trace=str(trace.folder), draft=named, engine=ENGINE, store=tmp_path)
     assert card.record.draft == draft
+
+
+def test_paths_and_text_name_the_same(tmp_path: Path, models: tuple[Path, Path]) -> None:
+    target, draft = models
+    trace = record(target, tmp_path, data=tmp_path)
+    assert record(str(target), tmp_path, data=str(tmp_path)) == trace
+    card = api.evaluate(trace=trace.folder, draft=draft, engine=ENGINE, store=tmp_path)
+    assert api.evaluate(trace=str(trace.folder), draft=str(draft), engine=ENGINE, store=tmp_path) == card
+    live = api.evaluate_live(trace=trace.folder, target=target, draft=draft, engine=ENGINE, store=tmp_path)
+    texts = {"trace": str(trace.folder), "target": str(target), "draft": str(draft)}
+    assert api.evaluate_live(**texts, engine=ENGINE, store=tmp_path) == live
 
 
 def test_records_go_where_the_environment_says(
@@ -87,7 +105,7 @@ def test_records_go_where_the_environment_says(
         (api.record, {"target": "t", "datasets": ["fake"], "max_new_token": 3}, "record", "did you mean 'max_new_tokens'?"),
         (api.record, {"target": "t", "datasets": []}, "record", "datasets: "),
         (api.evaluate, {"trace": "t", "draft": "d", "lookahead": 3}, "evaluate", "did you mean 'lookaheads'?"),
-        (api.evaluate_live, {"trace": "t", "draft": "d"}, "evaluate --live", "target: Field required"),
+        (api.evaluate_live, {"trace": "t", "draft": "d"}, "evaluate --live", "target is missing"),
     ],
 )
 def test_settings_are_checked_first(verb: Any, settings: dict[str, Any], where: str, problem: str) -> None:
@@ -102,18 +120,31 @@ def test_the_doctor_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestWorkers:
-    def test_the_last_one_has_the_record(self, tmp_path: Path, models: tuple[Path, Path]) -> None:
-        with suppress(RecordError):  # see below
-            record(models[0], tmp_path, worker=(0, 2))
-        assert record(models[0], tmp_path, worker=(1, 2)).record.num_prompts == 4
+    def part(self, worker: tuple[int, int], target: Path, store: Path) -> Path:
+        return api.record_part(worker, target=target, store=store, **RECORD)
 
-    @pytest.mark.xfail(strict=True, reason="api.py, record: reads a record that other workers still owe", raises=RecordError)
-    def test_the_first_one_has_done_its_part(self, tmp_path: Path, models: tuple[Path, Path]) -> None:
-        folder = record(models[0], tmp_path, worker=(0, 2)).folder
-        assert (folder / "shard-00000.parquet").exists()
+    def test_each_does_its_part_and_the_last_one_finishes(self, tmp_path: Path, models: tuple[Path, Path]) -> None:
+        folder = self.part((0, 2), models[0], tmp_path)
+        assert [path.name for path in sorted(folder.glob("shard*"))] == ["shard-00000.parquet"]
+        assert not (folder / "record.json").exists()
+        assert self.part((1, 2), models[0], tmp_path) == folder
+        assert read_record(Trace, folder).num_prompts == 4
 
-    @pytest.mark.xfail(strict=True, reason="api.py, record: only the command line checks the worker")
+    def test_the_parts_together_are_what_one_would_have_made(
+        self, tmp_path: Path, models: tuple[Path, Path], engine: FakeEngine
+    ) -> None:
+        folders = {self.part((index, 2), models[0], tmp_path) for index in range(2)}
+        calls = engine.calls.copy()
+        kept = record(models[0], tmp_path)
+        assert {kept.folder} == folders
+        assert engine.calls == calls  # there was nothing left to do
+
+    def test_a_recording_alone_takes_up_what_is_missing(self, tmp_path: Path, models: tuple[Path, Path]) -> None:
+        folder = self.part((0, 2), models[0], tmp_path)
+        kept = record(models[0], tmp_path)
+        assert (kept.folder, kept.record.num_prompts) == (folder, 4)
+
     @pytest.mark.parametrize("worker", [(0, 0), (2, 2), (-1, 2)])
     def test_one_that_cannot_be(self, tmp_path: Path, models: tuple[Path, Path], worker: tuple[int, int]) -> None:
-        with pytest.raises(ConfigError, match="worker"):
-            record(models[0], tmp_path, worker=worker)
+        with pytest.raises(ConfigError, match=f"no worker {worker[0]} of {worker[1]}"):
+            self.part(worker, models[0], tmp_path)

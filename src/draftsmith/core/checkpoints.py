@@ -49,15 +49,20 @@ def model_fingerprint(folder: Path) -> str:
 def _add_safetensors(total: "hashlib._Hash", path: Path) -> None:
     try:
         with path.open("rb") as file:
+            size = path.stat().st_size
             (length,) = struct.unpack("<Q", file.read(8))
+            if length > size:
+                raise ValueError("the header is longer than the file")
             header = file.read(length)
             total.update(header)
             for name, entry in sorted(json.loads(header).items()):
                 if name == "__metadata__":
                     continue
                 begin, end = (8 + length + offset for offset in entry["data_offsets"])
+                if end > size:
+                    raise ValueError("a tensor ends behind the file")
                 for at in (begin, max(begin, end - _SAMPLE_BYTES)):
                     file.seek(at)
                     total.update(file.read(min(_SAMPLE_BYTES, end - begin)))
-    except (struct.error, ValueError, KeyError):
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError):
         raise ModelError(f"{path} is not a whole safetensors file", "copy or download it again") from None

@@ -37,7 +37,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"there is no configuration file {path}", "check the path, or leave the option out")
     try:
         values = yaml.safe_load(path.read_text()) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid YAML: {error}", "correct the file") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds a {type(values).__name__}, not settings", "write it as `name: value` lines")
@@ -47,6 +47,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def _explain(kind: type[BaseModel], error: dict[str, Any]) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(name, list(kind.model_fields), n=1)
+        close = difflib.get_close_matches(str(error["loc"][-1]), _fields_at(kind, error["loc"][:-1]), n=1)
         return f"there is no setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    if error["type"] == "missing":
+        return f"{name} is missing"
     return f"{name or 'the whole'}: {error['msg']} (got {error['input']!r})"
+
+
+def _fields_at(kind: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    """The settings that exist where a wrong one was given, however deep."""
+    here: Any = kind
+    for part in path:
+        field = here.model_fields.get(part) if isinstance(here, type) and issubclass(here, BaseModel) else None
+        if field is None:
+            return []
+        here = field.annotation
+    return list(here.model_fields) if isinstance(here, type) and issubclass(here, BaseModel) else []

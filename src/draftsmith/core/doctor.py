@@ -66,6 +66,8 @@ def _try_engine(name: str) -> EngineState:
         return EngineState(name=name, usable=True, versions=versions)
     except subprocess.TimeoutExpired:
         problem = f"its import took more than {_TIMEOUT_SECONDS} s"
+    except (IndexError, ValueError):
+        problem = "it answers something else than its versions"
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.strip().splitlines() if line.strip()]
         causes = [line for line in lines if "Error" in line and not line.startswith(" ")]

@@ -9,6 +9,10 @@ class DraftsmithError(Exception):
         self.problem = problem
         self.way_out = way_out
 
+    def __reduce__(self) -> tuple[type["DraftsmithError"], tuple[str, str]]:
+        """Errors cross process borders whole: executors send them back from their workers."""
+        return type(self), (self.problem, self.way_out)
+
 
 class ConfigError(DraftsmithError):
     """A setting that does not exist or cannot have this value."""

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.prompts import Prompt
@@ -44,8 +44,14 @@ class NgramDraft(StrictConfig):
     max_ngram: int = Field(3, ge=1)
     min_ngram: int = Field(1, ge=1)
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_ngram > self.max_ngram:
+            raise ValueError(f"min_ngram {self.min_ngram} is above max_ngram {self.max_ngram}")
+        return self
 
-Draft = ModelDraft | NgramDraft
+
+Draft = Annotated[ModelDraft | NgramDraft, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,11 @@ def _gpus() -> tuple[str, ...]:
 
 @cache
 def _commit() -> str | None:
-    """The commit of the checkout this package runs from, or None for an installed package."""
-    here = Path(__file__).resolve().parent
-    lines = _lines(["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"])
+    """The commit of the checkout this package runs from, or None for an installed package (even inside a repository)."""
+    here = Path(__file__).resolve()
+    if not _lines(["git", "-C", str(here.parent), "ls-files", "--error-unmatch", here.name]):
+        return None
+    lines = _lines(["git", "-C", str(here.parent), "rev-parse", "--short=12", "HEAD"])
     return lines[0] if lines else None
 
 

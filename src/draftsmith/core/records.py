@@ -19,7 +19,7 @@ class AcceptancePoint(StrictConfig):
     steps: float
     steps_std: float
     tokens_per_step: float
-    tokens_per_step_error: float
+    tokens_per_step_error: float | None  # None for a single prompt, which has no spread
     accepted_per_step: float
     acceptance_by_position: tuple[float, ...]
     conditional_acceptance_by_position: tuple[float, ...]
@@ -47,6 +47,8 @@ class Scorecard(StrictConfig):
     draft: Draft
     draft_fingerprint: str | None
     sampling: Sampling
+    scored_by: str | None
+    served_by: str
     first_drafted: Literal[0, 1]
     split: Split
     versions: dict[str, str]
@@ -70,7 +72,7 @@ class LiveCell(StrictConfig):
     num_prompts: int
     tokens: int
     steps: int
-    tokens_per_step: float
+    tokens_per_step: float | None  # None where no token was drafted for
     seconds: float
     tokens_per_second: float
     counters: dict[str, int]

@@ -34,15 +34,16 @@ def load(group: str, name: str) -> Any:
             f"there is no {group.removesuffix('s')} {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
             f"use one of {', '.join(names(group))}",
         )
+    foreign = _installed(group).get(name)
     try:
-        if name in _installed(group):
-            return _installed(group)[name].load()
-        return importlib.import_module(f"draftsmith.{group}.{name}").PLUGIN
+        return foreign.load() if foreign else importlib.import_module(f"draftsmith.{group}.{name}").PLUGIN
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
         if missing == "draftsmith":
             raise
         raise MissingDependencyError(
             f"the {group.removesuffix('s')} {name!r} needs the package {missing!r}, which is not installed",
-            f"pip install 'draftsmith[{name}]', then `draftsmith doctor`",
+            f"see the documentation of the package that brings {name!r}"
+            if foreign
+            else f"pip install 'draftsmith[{name}]', then `draftsmith doctor`",
         ) from error

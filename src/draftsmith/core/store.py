@@ -10,8 +10,10 @@ it is unfinished work that the next call with the same inputs takes up."""
 import hashlib
 import json
 import os
-import shutil
+import time
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +24,7 @@ from draftsmith.core.errors import RecordError
 from draftsmith.core.log import log
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
+_LONG_AGO_SECONDS = 3600.0  # a temporary file this old has no living writer
 
 
 def digest(value: Any) -> str:
@@ -39,7 +42,7 @@ def file_digest(path: Path) -> str:
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file, then put it in place in one step that survives a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         write(partial)
         with partial.open("rb") as file:
@@ -61,7 +64,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except OSError:
         raise RecordError(f"there is no record at {path}", "check the path; `draftsmith record` makes traces") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise RecordError(f"{path} is not JSON: {error}", "delete its folder and run the stage again") from None
 
 
@@ -70,6 +73,7 @@ class Run:
 
     def __init__(self, path: Path, inputs: dict[str, Any]) -> None:
         self.path, self.inputs = path, inputs
+        self._marker = path / "versions.json"
 
     @property
     def is_complete(self) -> bool:
@@ -80,29 +84,32 @@ class Run:
         """Complete, and made with the engine versions installed here (what is not installed here cannot be newer)."""
         if not self.is_complete:
             return False
-        made, here = read_json(self.path / "provenance.json")["packages"], provenance.packages()
-        changed = [name for name in provenance.ENGINE_PACKAGES if name in here and made.get(name) != here[name]]
+        made, here = read_json(self._marker), provenance.packages()
+        changed = {name: now for name in made if (now := here.get(name, here.get(f"{name}-cpu"))) not in (None, made[name])}
         if changed:
-            told = ", ".join(f"{name} {made.get(name)}, here is {here[name]}" for name in changed)
-            log.warning("%s was made with %s: making it again", self.path, told)
+            log.warning("%s was made with %s, here is %s: making it again", self.path, made, changed)
         return not changed
 
     def begin(self, versions: dict[str, str]) -> None:
-        """Take up unfinished work, or throw it away if other engine versions made it: two versions never mix."""
-        marker = self.path / "versions.json"
-        if self.is_complete:
-            shutil.rmtree(self.path)
-        elif marker.exists() and (before := read_json(marker)) != versions:
-            log.warning("%s was begun with %s, here is %s: starting it again", self.path, before, versions)
-            shutil.rmtree(self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not marker.exists():
-            write_json(marker, versions)
+        """Take up unfinished work. What other engine versions made is set aside whole: two versions never mix."""
+        if self._marker.exists() and (before := read_json(self._marker)) != versions:
+            aside = self._aside(before)
+            log.warning("%s was made with %s, here is %s: it is now %s", self.path, before, versions, aside.name)
+            self.path.rename(aside)
+            if self._aside(versions).exists():
+                self._aside(versions).rename(self.path)
+        if not self._marker.exists():
+            write_json(self._marker, versions)
+
+    def _aside(self, versions: dict[str, str]) -> Path:
+        return self.path.with_name(f"{self.path.name}.{digest(versions)[:6]}")
 
     def finish(self, record: BaseModel, seconds: float | None = None) -> None:
-        """Write the sidecar, then the payload: the record exists from here on. What killed writers left behind goes."""
+        """Write the sidecar, then the payload: the record exists from here on. What killed writers left long ago goes."""
         for leftover in self.path.glob(".*.partial"):
-            leftover.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # its writer may be just putting it in place
+                if time.time() - leftover.stat().st_mtime > _LONG_AGO_SECONDS:
+                    leftover.unlink()
         write_json(self.path / "provenance.json", provenance.collect(self.inputs, seconds).model_dump())
         write_json(self.path / "record.json", record.model_dump(mode="json"))
 
@@ -127,6 +134,8 @@ def read_record(kind: type[RecordT], folder: Path) -> RecordT:
             "check the path; if a run was interrupted, give the same command again and it goes on where it stopped",
         )
     values = read_json(path)
+    if not isinstance(values, dict):
+        raise RecordError(f"{path} is damaged: it holds no object", "delete its folder and run the stage again")
     expected = kind.model_fields["schema_version"].default
     if values.get("kind") != kind.model_fields["kind"].default:
         raise RecordError(f"{path} is a {values.get('kind')!r} record, not a {kind.__name__}", "name another folder")

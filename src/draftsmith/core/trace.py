@@ -109,7 +109,7 @@ class Trace(StrictConfig):
     @property
     def fingerprint(self) -> str:
         """What a later record names this trace by: its content, wherever it lies."""
-        return digest(self.model_dump(mode="json"))[:32]
+        return digest(self.model_dump(mode="json", exclude={"model"}))[:32]
 
 
 def write_shard(path: Path, rows: Iterable[TraceRow]) -> None:
@@ -164,7 +164,7 @@ class TraceReader:
     """A finished trace on disk: its record, and its rows shard by shard."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder if folder.is_dir() else folder.parent
+        self.folder = folder.parent if folder.is_file() else folder
         self.record = read_record(Trace, self.folder)
 
     def shard(self, index: int) -> list[TraceRow]:
@@ -173,6 +173,8 @@ class TraceReader:
         path = self.folder / entry.file
         if not path.exists():
             raise RecordError(f"the trace {self.folder} lacks its file {entry.file}", "record the trace again")
+        if file_digest(path) != entry.sha256:
+            raise RecordError(f"{path} was changed since it was recorded", "record the trace again")
         return list(read_shard(path))
 
     def rows(self) -> Iterator[TraceRow]:
@@ -183,9 +185,3 @@ class TraceReader:
     def vocabulary(self) -> Vocabulary:
         """The target's tokens, kept with the trace so that a draft can be checked where the target is not."""
         return parse_config(Vocabulary, read_json(self.folder / "vocabulary.json"), f"{self.folder}/vocabulary.json")
-
-    def verify(self) -> None:
-        """Compare every shard with the digest in the record."""
-        for entry in self.record.shards:
-            if file_digest(self.folder / entry.file) != entry.sha256:
-                raise RecordError(f"{self.folder / entry.file} was changed since it was recorded", "record it again")

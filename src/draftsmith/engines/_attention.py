@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from draftsmith.core.errors import EngineError
+
 NAME = "draftsmith_grouped"
 
 
@@ -19,12 +21,19 @@ def _attend(
     query_BHQD: Tensor,
     key_BGSD: Tensor,
     value_BGSD: Tensor,
-    mask_B1QS: Tensor | None,
+    mask_B1NS: Tensor | None,
     scaling: float | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Without a mask attention is causal over the queries themselves; with one, a query sees the slots it marks."""
-    if mask_B1QS is None:
+    """Without a mask attention is causal over the queries themselves; with one, a query sees the slots it marks.
+
+    The mask comes repeated for the N = H/G * Q queries that share a key head: once a pass, and not once a layer."""
+    if softcap is not None:
+        raise EngineError(
+            "this model caps its attention scores, which the transformers engine does not do", "use `--engine vllm`"
+        )
+    if mask_B1NS is None:
         causal = query_BHQD.shape[2] > 1
         output = scaled_dot_product_attention(
             query_BHQD, key_BGSD, value_BGSD, is_causal=causal, scale=scaling, enable_gqa=True
@@ -34,9 +43,7 @@ def _attend(
     G = key_BGSD.shape[1]
     # The queries of the heads that share a key head stand side by side, as if they were more queries of one head.
     folded = query_BHQD.reshape(B, G, H // G * Q, D)
-    output = scaled_dot_product_attention(
-        folded, key_BGSD, value_BGSD, attn_mask=mask_B1QS.repeat(1, 1, H // G, 1), scale=scaling
-    )
+    output = scaled_dot_product_attention(folded, key_BGSD, value_BGSD, attn_mask=mask_B1NS, scale=scaling)
     return output.reshape(B, H, Q, D).transpose(1, 2).contiguous(), None
 
 

@@ -1,4 +1,5 @@
-"""A causal language model with one KV slot per position and row, so that rows of a batch can be at different places.
+"""A causal language model with one KV slot per position and row, so that rows of a batch can be at different places. The
+model must have been loaded with the attention of `_attention`, which takes the masks made here.
 
 Slot number and position are the same thing: a query at position i sees the slots 0..i of its row and no other. Rolling back
 is forgetting: a slot behind a row's last token is never seen, and is written anew before a later query could see it. The same
@@ -86,6 +87,9 @@ class SlotModel:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.device = model.device
+        config = model.config.get_text_config()
+        heads = config.num_attention_heads
+        self._heads_per_key = heads // (getattr(config, "num_key_value_heads", None) or heads)
         self._reset()
 
     def _reset(self) -> None:
@@ -106,10 +110,10 @@ class SlotModel:
         """Logits of the last `keep_logits` tokens, float32."""
         self._places.set(positions_BQ)
         slots = torch.arange(self._places.horizon, device=self.device)
-        mask_B1QS = (slots <= positions_BQ[:, :, None])[:, None]
+        mask_B1NS = (slots <= positions_BQ[:, :, None])[:, None].repeat(1, 1, self._heads_per_key, 1)
         output = self.model(
             input_ids=tokens_BQ,
-            attention_mask=mask_B1QS,
+            attention_mask=mask_B1NS,
             position_ids=positions_BQ,
             past_key_values=self._cache,
             use_cache=True,

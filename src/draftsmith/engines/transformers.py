@@ -72,8 +72,7 @@ def _batches(requests: Sequence[Request], size: int) -> Iterator[list[int]]:
         yield order[low : low + size]
 
 
-def _check_fits(requests: Sequence[Request], limits: Limits, lookahead: int, checkpoint: Checkpoint) -> None:
-    longest = max(len(request.prompt_ids) for request in requests) + limits.max_new_tokens + limits.tail + lookahead
+def _check_fits(longest: int, checkpoint: Checkpoint) -> None:
     if longest > checkpoint.max_positions:
         raise EngineError(
             f"a prompt with its output needs {longest} positions, {checkpoint.path.name} has {checkpoint.max_positions}",
@@ -85,8 +84,12 @@ def _check_fits(requests: Sequence[Request], limits: Limits, lookahead: int, che
             f"{checkpoint.path.name} attends over a sliding window of {window} tokens, and {longest} are needed",
             "use `--engine vllm`: the transformers engine keeps one slot per position and has no window",
         )
+
+
+def _longest(requests: Sequence[Request], limits: Limits, lookahead: int) -> int:
     if min(len(request.prompt_ids) for request in requests) == 0:
         raise EngineError("a prompt has no tokens", "give every prompt some text")
+    return max(len(request.prompt_ids) for request in requests) + limits.max_new_tokens + limits.tail + lookahead
 
 
 class _Recorder:
@@ -99,7 +102,7 @@ class _Recorder:
         self.dtype = str(self._model.model.dtype).removeprefix("torch.")
 
     def record(self, requests: Sequence[Request], sampling: Sampling, limits: Limits) -> list[Generation]:
-        _check_fits(requests, limits, 0, self._checkpoint)
+        _check_fits(_longest(requests, limits, 0), self._checkpoint)
         results: list[Generation | None] = [None] * len(requests)
         for batch in _batches(requests, self._config.batch_size):
             chosen = [requests[i] for i in batch]
@@ -127,6 +130,7 @@ class _Scorer:
         self.vocabulary = self._checkpoint.vocabulary
 
     def score(self, rows: Sequence[TraceRow]) -> list[DraftScore]:
+        _check_fits(max(len(row.prompt_ids) + len(row.output_ids) for row in rows), self._checkpoint)
         scores: dict[int, DraftScore] = {}
         for batch in self._score_batches(rows):
             for i, one in zip(batch, self._score_batch([rows[i] for i in batch]), strict=True):
@@ -180,9 +184,9 @@ class _Scorer:
 
 class _Live:
     def __init__(self, target: Path, draft: Draft | None, lookahead: int, sampling: Sampling, config: EngineConfig) -> None:
-        self._checkpoint = Checkpoint(target, config.trust_remote_code)
-        self.target_vocabulary = self._checkpoint.vocabulary
-        self._target = _load(self._checkpoint, config)
+        self._checkpoints = [Checkpoint(target, config.trust_remote_code)]
+        self.target_vocabulary = self._checkpoints[0].vocabulary
+        self._target = _load(self._checkpoints[0], config)
         self._lookahead, self._sampling, self._config = lookahead, sampling, config
         self._proposer: Proposer | None = None
         if isinstance(draft, NgramDraft):
@@ -190,11 +194,13 @@ class _Live:
         elif draft is not None:
             checkpoint = Checkpoint(Path(draft.path), config.trust_remote_code)
             check_same_tokens(self.target_vocabulary, checkpoint.vocabulary)
+            self._checkpoints.append(checkpoint)
             model = _load(checkpoint, config)
             self._proposer = ModelProposer(model, draft.method, sampling, self.target_vocabulary.rows)
 
     def run(self, requests: Sequence[Request], limits: Limits) -> LiveRun:
-        _check_fits(requests, limits, self._lookahead, self._checkpoint)
+        for checkpoint in self._checkpoints:
+            _check_fits(_longest(requests, limits, self._lookahead), checkpoint)
         clocks = Clocks()
         rows: dict[int, LiveRow] = {}
         for batch in _batches(requests, self._config.batch_size):

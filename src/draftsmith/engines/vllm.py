@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is for results
 
 import numpy as np
 import torch
@@ -58,8 +58,7 @@ def _engine(checkpoint: Checkpoint, config: EngineConfig, **options: Any) -> Ite
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.kv_cache_gb)
-        if binding := _thread_binding(config):
-            os.environ["VLLM_CPU_OMP_THREADS_BIND"] = binding
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = _thread_binding(config)
     try:
         llm = vllm.LLM(
             model=str(checkpoint.path),
@@ -94,10 +93,10 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _thread_binding(config: EngineConfig) -> str | None:
-    """Which cores each rank computes on; None leaves it to vLLM, which keeps one core free."""
+def _thread_binding(config: EngineConfig) -> str:
+    """Which cores each rank computes on; `auto` leaves it to vLLM, which keeps one core free."""
     if config.threads is None and config.tensor_parallel == 1:
-        return None
+        return "auto"
     cores = sorted(os.sched_getaffinity(0))
     per_rank = max(1, (config.threads or len(cores)) // config.tensor_parallel)
     if per_rank * config.tensor_parallel > len(cores):
@@ -135,6 +134,20 @@ def _logical_end(tokens: list[int], limits: Limits) -> tuple[int, Literal["eos",
     return min(len(tokens), limits.max_new_tokens), "length"
 
 
+def _check_fits(llm: vllm.LLM, longest: int) -> None:
+    """vLLM would refuse a long prompt with a traceback, and cut a long output short without a word."""
+    room = llm.llm_engine.model_config.max_model_len
+    if longest > room:
+        raise EngineError(
+            f"a prompt with its output needs {longest} positions, the engine has room for {room}",
+            "raise --max-model-len, ask for fewer new tokens, or leave long prompts out with --max-prompt-tokens",
+        )
+
+
+def _longest(requests: Sequence[Request], limits: Limits) -> int:
+    return max(len(request.prompt_ids) for request in requests) + limits.max_new_tokens + limits.tail
+
+
 class _Recorder:
     def __init__(self, llm: vllm.LLM, checkpoint: Checkpoint) -> None:
         self._llm = llm
@@ -142,6 +155,7 @@ class _Recorder:
         self.dtype = str(llm.llm_engine.model_config.dtype).removeprefix("torch.")
 
     def record(self, requests: Sequence[Request], sampling: Sampling, limits: Limits) -> list[Generation]:
+        _check_fits(self._llm, _longest(requests, limits))
         params = [_params(request, sampling, limits, logprobs=limits.top_logprobs) for request in requests]
         prompts = [_prompt(request.prompt_ids) for request in requests]
         outputs = self._llm.generate(prompts, params, use_tqdm=False)
@@ -175,6 +189,7 @@ class _Scorer:
         self._llm, self.vocabulary = llm, checkpoint.vocabulary
 
     def score(self, rows: Sequence[TraceRow]) -> list[DraftScore]:
+        _check_fits(self._llm, max(len(row.prompt_ids) + len(row.output_ids) for row in rows) + 1)
         params = vllm.SamplingParams(
             temperature=0.0, max_tokens=1, prompt_logprobs=2, detokenize=False, flat_logprobs=True, ignore_eos=True
         )
@@ -201,6 +216,7 @@ class _Live:
         self.target_vocabulary = checkpoint.vocabulary
 
     def run(self, requests: Sequence[Request], limits: Limits) -> LiveRun:
+        _check_fits(self._llm, _longest(requests, limits))
         engine = self._llm.llm_engine
         before, positions_before = self._counters()
         began = time.perf_counter()
@@ -254,7 +270,7 @@ class _Vllm:
         if not sampling.is_greedy and (sampling.temperature, sampling.top_k, sampling.top_p) != (1.0, 0, 1.0):
             raise EngineError(
                 f"vLLM's prompt log-probabilities carry no temperature, and the trace was sampled with {sampling}",
-                "score this trace with `--scorer transformers`",
+                "score this trace with `--engine transformers`",
             )
         checkpoint = Checkpoint(draft, config.trust_remote_code)
         with _engine(checkpoint, config) as llm:

@@ -53,7 +53,7 @@ def tokens_per_step(card: Scorecard, live: Sequence[LiveCard] = ()) -> "altair.L
 def _points(name: str, one: AcceptanceCurve) -> list[dict[str, Any]]:
     entries = []
     for point in one.points:
-        error = point.tokens_per_step_error if point.tokens_per_step_error == point.tokens_per_step_error else 0.0
+        error = point.tokens_per_step_error or 0.0
         entries.append(
             {
                 "prompts": name,
@@ -71,5 +71,5 @@ def _live_points(card: LiveCard) -> list[dict[str, Any]]:
     return [
         {"engine": card.engine.kind, "lookahead": cell.lookahead, "tokens_per_step": cell.tokens_per_step}
         for cell in card.cells
-        if cell.lookahead > 0
+        if cell.lookahead > 0 and cell.tokens_per_step is not None
     ]

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +15,12 @@ from pydantic import Field
 from draftsmith.core import registry
 from draftsmith.core.checkpoints import find_model, model_fingerprint
 from draftsmith.core.config import StrictConfig
-from draftsmith.core.errors import EngineError
+from draftsmith.core.errors import DataError, RecordError
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
 from draftsmith.core.protocols import Draft, Engine, EngineConfig, NgramDraft, Scorer
 from draftsmith.core.records import Scorecard
-from draftsmith.core.sampling import DraftMethod
+from draftsmith.core.sampling import DraftMethod, Sampling
 from draftsmith.core.store import Store, write_atomic
 from draftsmith.core.trace import TraceReader, TraceRow
 from draftsmith.core.vocabulary import check_same_tokens
@@ -42,7 +43,7 @@ class EvaluateConfig(StrictConfig):
 
     trace: str
     draft: Draft
-    lookaheads: tuple[int, ...] = Field((1, 2, 3, 4, 5, 6, 7, 8), min_length=1)
+    lookaheads: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 3, 4, 5, 6, 7, 8), min_length=1)
     engine: EngineConfig = EngineConfig()
     serve: str | None = None
 
@@ -62,13 +63,16 @@ def evaluate(config: EvaluateConfig, store: Store) -> Path:
         log.info("already evaluated: %s", run.path)
         return run.path
     began = time.monotonic()
-    serve: Engine = registry.load("engines", config.serve or trace.record.engine)
-    versions = _versions(config)
+    scorer = None if draft is None else registry.load("engines", config.engine.kind)
+    versions = scorer.versions() if scorer else {}
     run.begin(versions)
     sums: dict[str, AcceptanceSums] = {}
-    with _scores(config, trace, draft, run.path, serve) as chances_by_shard:
-        for rows, chances in chances_by_shard:
-            _add_up(sums, rows, chances, config.lookaheads, serve.first_drafted)
+    first = _first_drafted(config, trace)
+    with _shards(config, trace, draft, run.path, first) as shards:
+        for rows, chances in shards:
+            _add_up(sums, rows, chances, config.lookaheads, first, trace.record.tail)
+    if not sums:
+        raise DataError(f"{config.trace} has no token that a draft could propose", "record more than one new token")
     total = sum(list(sums.values())[1:], start=next(iter(sums.values())))
     scorecard = Scorecard(
         trace=trace.record.fingerprint,
@@ -76,7 +80,9 @@ def evaluate(config: EvaluateConfig, store: Store) -> Path:
         draft=config.draft,
         draft_fingerprint=fingerprint,
         sampling=trace.record.sampling,
-        first_drafted=serve.first_drafted,
+        scored_by=config.engine.kind if scorer else None,
+        served_by=config.serve or trace.record.engine,
+        first_drafted=first,
         split=trace.record.split,
         versions=versions,
         overall=curve(total),
@@ -86,38 +92,49 @@ def evaluate(config: EvaluateConfig, store: Store) -> Path:
     return run.path
 
 
-def _versions(config: EvaluateConfig) -> dict[str, str]:
-    if isinstance(config.draft, NgramDraft):
-        return {}
-    engine: Engine = registry.load("engines", config.engine.kind)
-    return engine.versions()
+def _first_drafted(config: EvaluateConfig, trace: TraceReader) -> Literal[0, 1]:
+    """Of the engine that will serve; that of the recording engine stands in the trace, and no engine need be loaded for it."""
+    if config.serve is None or config.serve == trace.record.engine:
+        return trace.record.first_drafted
+    serving: Engine = registry.load("engines", config.serve)
+    return serving.first_drafted
 
 
 def _add_up(
-    sums: dict[str, AcceptanceSums], rows: list[TraceRow], chances: list[Array], lookaheads: tuple[int, ...], first: int
+    sums: dict[str, AcceptanceSums],
+    rows: list[TraceRow],
+    chances: list[Array],
+    lookaheads: tuple[int, ...],
+    first: int,
+    tail: int,
 ) -> None:
     for name in dict.fromkeys(row.dataset for row in rows):
         chosen = [i for i, row in enumerate(rows) if row.dataset == name and row.num_output > first]
         if not chosen:
             continue
-        part = replay([chances[i] for i in chosen], [rows[i].num_output - first for i in chosen], lookaheads).sums
+        lengths = [rows[i].num_output - first for i in chosen]
+        part = replay([chances[i] for i in chosen], lengths, lookaheads, has_tail=tail >= max(lookaheads) - 1).sums
         sums[name] = sums[name] + part if name in sums else part
 
 
 @contextmanager
-def _scores(
-    config: EvaluateConfig, trace: TraceReader, draft: Path | None, folder: Path, serve: Engine
+def _shards(
+    config: EvaluateConfig, trace: TraceReader, draft: Path | None, folder: Path, first: int
 ) -> Iterator[Iterator[tuple[list[TraceRow], list[Array]]]]:
     """Shard by shard: the rows, and each row's acceptance chances from its first drafted token on."""
-    first = serve.first_drafted
     if draft is None:
         assert isinstance(config.draft, NgramDraft)
         yield _ngram_shards(config.draft, trace, max(config.lookaheads), first)
         return
     engine: Engine = registry.load("engines", config.engine.kind)
     assert config.draft.kind == "model"
-    method: DraftMethod = "greedy" if trace.record.sampling.is_greedy else config.draft.method
-    with engine.scorer(draft, serve.draft_sampling(trace.record.sampling), config.engine) as scorer:
+    sampling, method = Sampling(), config.draft.method
+    if trace.record.sampling.is_greedy:
+        method = "greedy"
+    elif method == "probabilistic":  # only then do q's values matter; an argmax is the same at any temperature
+        serving: Engine = registry.load("engines", config.serve or trace.record.engine)
+        sampling = serving.draft_sampling(trace.record.sampling)
+    with engine.scorer(draft, sampling, config.engine) as scorer:
         check_same_tokens(trace.vocabulary(), scorer.vocabulary)
         yield _model_shards(trace, scorer, folder, method, first)
 
@@ -164,7 +181,7 @@ def _read_chances(path: Path, rows: list[TraceRow], method: DraftMethod, first: 
     chances = []
     for i, row in enumerate(rows):
         if table["prompt_id"][i].as_py() != row.prompt_id:
-            raise EngineError(f"{path} does not belong to this trace", "delete its folder and evaluate again")
+            raise RecordError(f"{path} does not belong to this trace", "delete its folder and evaluate again")
         argmax, logprobs = (np.asarray(table[name][i].values) for name in ("argmax_ids", "logprobs"))
         chances.append(acceptance_chances(row.output_ids, argmax, row.logprobs, logprobs, method)[first:])
     return chances

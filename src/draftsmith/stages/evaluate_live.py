@@ -3,6 +3,7 @@ Reads a Trace, the target and a draft; writes a LiveCard, and per lookahead the 
 
 import time
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.errors import ModelError
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
-from draftsmith.core.protocols import Draft, Engine, EngineConfig, Limits, LiveRow, LiveRun, NgramDraft, Request
+from draftsmith.core.protocols import Draft, Engine, EngineConfig, Limits, LiveRow, LiveRun, ModelDraft, NgramDraft, Request
 from draftsmith.core.records import Difference, LiveCard, LiveCell
 from draftsmith.core.store import Run, Store, read_json, write_atomic, write_json
 from draftsmith.core.trace import TraceReader, TraceRow
@@ -28,7 +29,7 @@ class EvaluateLiveConfig(StrictConfig):
     trace: str
     target: str
     draft: Draft
-    lookaheads: tuple[int, ...] = Field((0, 3), min_length=1)
+    lookaheads: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 3), min_length=1)
     seed_shift: int = Field(1, ge=0)
     engine: EngineConfig = EngineConfig()
 
@@ -60,7 +61,7 @@ def evaluate_live(config: EvaluateLiveConfig, store: Store) -> Path:
     missing = [k for k in config.lookaheads if not _cell_path(run, k).exists()]
     with progress("live runs", len(config.lookaheads), already=len(config.lookaheads) - len(missing)) as bar:
         for lookahead in missing:
-            _run_cell(config, engine, run, trace, target, rows, lookahead)
+            _run_cell(config, engine, run, trace, target, draft, rows, lookahead)
             bar.advance()
     card = LiveCard(
         trace=trace.record.fingerprint,
@@ -71,7 +72,7 @@ def evaluate_live(config: EvaluateLiveConfig, store: Store) -> Path:
         engine=config.engine,
         split=trace.record.split,
         versions=engine.versions(),
-        cells=tuple(parse_config(LiveCell, read_json(_cell_path(run, k)), "a finished cell") for k in config.lookaheads),
+        cells=tuple(parse_config(LiveCell, read_json(_cell_path(run, k)), str(_cell_path(run, k))) for k in config.lookaheads),
     )
     run.finish(card, time.monotonic() - began)
     return run.path
@@ -87,14 +88,17 @@ def _run_cell(
     run: Run,
     trace: TraceReader,
     target: Path,
+    draft: Path | None,
     rows: list[TraceRow],
     lookahead: int,
 ) -> None:
     record = trace.record
     requests = [Request(row.prompt_ids, row.seed + config.seed_shift) for row in rows]
     limits = Limits(record.max_new_tokens, record.eos_ids)
-    draft = config.draft if lookahead else None
-    with engine.live(target, draft, lookahead, record.sampling, config.engine) as live:
+    proposer = None if lookahead == 0 else config.draft
+    if isinstance(proposer, ModelDraft):
+        proposer = proposer.model_copy(update={"path": str(draft)})
+    with engine.live(target, proposer, lookahead, record.sampling, config.engine) as live:
         result = live.run(requests, limits)
     _write_rows(run.path / f"lookahead-{lookahead:02d}.parquet", rows, result)
     write_json(_cell_path(run, lookahead), _cell(engine, rows, result, lookahead).model_dump(mode="json"))
@@ -109,7 +113,7 @@ def _cell(engine: Engine, rows: list[TraceRow], result: LiveRun, lookahead: int)
         num_prompts=len(rows),
         tokens=tokens,
         steps=steps,
-        tokens_per_step=drafted_tokens / steps if steps else float("nan"),
+        tokens_per_step=drafted_tokens / steps if steps else None,
         seconds=result.seconds,
         tokens_per_second=tokens / result.seconds,
         counters=result.counters,

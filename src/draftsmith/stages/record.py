@@ -41,7 +41,10 @@ class RecordConfig(StrictConfig):
 
 
 def record(config: RecordConfig, store: Store, worker: tuple[int, int] = (0, 1)) -> Path:
-    """The folder of the finished trace. `worker` = (i, n) records every n-th shard from i: n machines share one store."""
+    """The folder of the trace. `worker` = (i, n) records every n-th shard from i, so that n machines share one store; the
+    trace is finished by whichever of them ends last."""
+    if not 0 <= worker[0] < worker[1]:
+        raise ConfigError(f"there is no worker {worker[0]} of {worker[1]}", "count workers from 0: 0/4, 1/4, 2/4, 3/4")
     target = find_model(config.target)
     prompts = _prompts(config)
     run = store.run("traces", _inputs(config, target, prompts))
@@ -76,7 +79,7 @@ def _inputs(config: RecordConfig, target: Path, prompts: list[Prompt]) -> dict[s
 def _prompts(config: RecordConfig) -> list[Prompt]:
     """Every prompt of the split, data set by data set, each ordered by hash."""
     chosen: list[Prompt] = []
-    for name in config.datasets:
+    for name in dict.fromkeys(config.datasets):
         dataset: Dataset = registry.load("datasets", name)
         found = [
             prompt for prompt in dataset.prompts(Path(config.data) if config.data else None) if prompt.split == config.split
@@ -95,7 +98,7 @@ def prompt_id(prompt: Prompt) -> str:
 def _encode(prompts: list[Prompt], config: RecordConfig, recorder: Recorder) -> list[tuple[Prompt, list[int]]]:
     """The first `num_prompts` of each data set that are not too long, with their token ids."""
     chosen: list[tuple[Prompt, list[int]]] = []
-    for name in config.datasets:
+    for name in dict.fromkeys(config.datasets):
         kept = skipped = 0
         for prompt in (prompt for prompt in prompts if prompt.dataset == name):
             if config.num_prompts is not None and kept == config.num_prompts:

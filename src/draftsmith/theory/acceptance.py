@@ -53,7 +53,7 @@ class AcceptanceSums:
 
     @classmethod
     def empty(cls, lookaheads: Sequence[int], has_tail: bool) -> Self:
-        K, M = len(lookaheads), max(lookaheads)
+        K, M = len(lookaheads), _widest(lookaheads)
         return cls(
             lookaheads=tuple(lookaheads),
             num_prompts=0,
@@ -96,15 +96,17 @@ def acceptance_chances(
     return np.exp(np.minimum(log_q.astype(np.float64) - log_p.astype(np.float64), 0.0))
 
 
-def replay(chances: Chances, lengths: Sequence[int], lookaheads: Sequence[int]) -> Replay:
+def replay(chances: Chances, lengths: Sequence[int], lookaheads: Sequence[int], has_tail: bool | None = None) -> Replay:
     """Replay prompts against a draft.
 
     `chances[i]` belongs to prompt i, from the first drafted token on; `lengths[i]` is that prompt's n, counted from there.
     One dimension: a_j, for a draft asked token by token (tail included). Two dimensions: entry [j, m] is the chance that
-    the m-th proposal of a step from j is accepted, given that those before it were: any other kind of proposer."""
+    the m-th proposal of a step from j is accepted, given that those before it were: any other kind of proposer. Whether the
+    chances reach past the end, as an engine's raw counters do, shows in the first form and must be said in the second."""
     autoregressive = all(one.ndim == 1 for one in chances)
-    widest = max(lookaheads)
-    has_tail = all(one.ndim == 2 or len(one) >= n + widest - 1 for one, n in zip(chances, lengths, strict=True))
+    widest = _widest(lookaheads)
+    if has_tail is None:
+        has_tail = all(one.ndim == 1 and len(one) >= n + widest - 1 for one, n in zip(chances, lengths, strict=True))
     steps, variance = np.zeros((len(lengths), len(lookaheads))), np.zeros((len(lengths), len(lookaheads)))
     total = AcceptanceSums.empty(lookaheads, has_tail)
     for chunk in _chunks_of_like_length(lengths):
@@ -141,10 +143,14 @@ def curve(sums: AcceptanceSums) -> AcceptanceCurve:
     return AcceptanceCurve(num_prompts=sums.num_prompts, num_tokens=round(sums.tokens), points=tuple(points))
 
 
-def _ratio_error(sums: AcceptanceSums, at: int, ratio: float) -> float:
+def _widest(lookaheads: Sequence[int]) -> int:
+    return max(1, *lookaheads)
+
+
+def _ratio_error(sums: AcceptanceSums, at: int, ratio: float) -> float | None:
     """Standard error of sum n / sum S over prompts (the usual linearisation of a ratio of means)."""
     if sums.num_prompts < 2:
-        return float("nan")
+        return None
     squares = sums.tokens_squared - 2 * ratio * sums.steps_times_tokens_K[at] + ratio**2 * sums.steps_squared_K[at]
     count = sums.num_prompts
     return float(np.sqrt(max(squares, 0.0) * count / (count - 1)) / sums.steps_K[at])
@@ -185,7 +191,7 @@ def _replay_chunk(
     runs_MJR: Array, starts_R: np.ndarray, lookaheads: Sequence[int], autoregressive: bool, has_tail: bool
 ) -> tuple[Array, Array, AcceptanceSums]:
     _, span, rows = runs_MJR.shape
-    num, widest = len(lookaheads), max(lookaheads)
+    num, widest = len(lookaheads), _widest(lookaheads)
     position_J1 = np.arange(span)[:, None]
     inside_JR = position_J1 >= starts_R
     starts_at_KJR = np.empty((num, span, rows))

@@ -29,9 +29,6 @@ def test_temperature_0_is_greedy() -> None:
     assert not Sampling(temperature=0.01).is_greedy
 
 
-@pytest.mark.xfail(
-    strict=True, reason="core/protocols.py, NgramDraft: an empty range of n-grams proposes nothing, without a word"
-)
 def test_a_shortest_ngram_above_the_longest() -> None:
-    with pytest.raises(ConfigError, match="min_ngram"):
+    with pytest.raises(ConfigError, match="min_ngram 3 is above max_ngram 2"):
         parse_config(NgramDraft, {"max_ngram": 2, "min_ngram": 3}, "the draft")

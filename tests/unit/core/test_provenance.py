@@ -77,7 +77,6 @@ def test_outside_of_a_checkout_there_is_no_commit(tmp_path: Path, monkeypatch: p
     assert commit_of(tmp_path / "draftsmith" / "core" / "provenance.py", monkeypatch) is None
 
 
-@pytest.mark.xfail(strict=True, reason="core/provenance.py, _commit: takes the commit of whatever repository the venv lies in")
 def test_the_users_own_repository_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(tmp_path, "init", "-q")
     git(tmp_path, "commit", "-qm", "theirs", "--allow-empty")

@@ -15,7 +15,7 @@ from draftsmith.figures.tokens_per_step import tokens_per_step
 from tests.unit.builders import assert_explains, curve, scorecard
 
 
-def live_card(**tokens_per_step: float) -> LiveCard:
+def live_card(**tokens_per_step: float | None) -> LiveCard:
     """A live run with `k3=2.5`: 2.5 tokens per step at lookahead 3."""
     cells = tuple(
         LiveCell(
@@ -66,7 +66,7 @@ class TestChart:
         assert (entries[0]["low"], entries[0]["high"]) == (pytest.approx(1.3), pytest.approx(1.7))
 
     def test_one_prompt_has_no_band(self) -> None:
-        (entry,) = values(tokens_per_step(scorecard(overall=curve(1.5, error=float("nan")))).to_dict(), "area")
+        (entry,) = values(tokens_per_step(scorecard(overall=curve(1.5, error=None))).to_dict(), "area")
         assert entry["low"] == entry["high"] == 1.5
 
     def test_several_data_sets_have_a_line_each(self) -> None:
@@ -76,8 +76,8 @@ class TestChart:
     def test_one_data_set_is_all_there_is(self) -> None:
         assert {entry["prompts"] for entry in values(tokens_per_step(scorecard()).to_dict(), "line")} == {"all"}
 
-    def test_live_runs_are_crosses_and_the_baseline_is_none(self) -> None:
-        spec = tokens_per_step(scorecard(), [live_card(k0=1.0, k3=2.5)]).to_dict()
+    def test_live_runs_are_crosses_and_what_drafted_nothing_is_none(self) -> None:
+        spec = tokens_per_step(scorecard(), [live_card(k0=1.0, k3=2.5, k4=None)]).to_dict()
         assert values(spec, "point") == [{"engine": "vllm", "lookahead": 3, "tokens_per_step": 2.5}]
         assert "crosses: live runs" in spec["title"]["subtitle"]
 

@@ -74,7 +74,6 @@ class TestWhatIsKept:
             np.testing.assert_allclose(row.logprobs, -row.output_ids / 100, rtol=1e-6)
             assert (row.num_output, row.split, row.dataset) == (5, "test", "fake")
             assert len(row.top_ids) == len(row.top_logprobs) == 7 * 3
-        reader.verify()
         assert reader.vocabulary() == VOCABULARY
 
     def test_each_prompt_has_its_own_seed(self, tmp_path: Path, target: Path) -> None:
@@ -159,18 +158,33 @@ class TestInterrupted:
         folder = record(config(target), Store(tmp_path))
         assert newer.calls == [3, 3, 1]
         assert TraceReader(folder).record.versions == {"fake": "2"}
-        assert "starting it again" in caplog.text
+        (aside,) = tmp_path.glob(f"traces/{folder.name}.*")
+        assert [path.name for path in sorted(aside.glob("shard*"))] == ["shard-00000.parquet", "shard-00001.parquet"]
+        assert f"it is now {aside.name}" in caplog.text
 
     def test_a_finished_trace_of_another_version_is_recorded_again(
         self, tmp_path: Path, target: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first = record(config(target), Store(tmp_path))
-        monkeypatch.setattr(provenance, "packages", lambda: {"torch": "999"})
+        monkeypatch.setattr(provenance, "packages", lambda: {"fake": "2"})
         plugins.engines["fake"] = newer = FakeEngine(version="2")
         for _ in range(2):
             assert record(config(target), Store(tmp_path)) == first
         assert newer.calls == [3, 3, 1]
         assert TraceReader(first).record.versions == {"fake": "2"}
+        (aside,) = tmp_path.glob(f"traces/{first.name}.*")  # nothing is lost: the old trace can still be read
+        assert TraceReader(aside).record.versions == {"fake": "1"}
+        assert len(list(TraceReader(aside).rows())) == 7
+
+    @pytest.mark.usefixtures("engine")
+    def test_a_new_version_of_an_engine_that_had_no_part_in_it_does_not_matter(
+        self, tmp_path: Path, target: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = record(config(target), Store(tmp_path))
+        monkeypatch.setattr(provenance, "packages", lambda: {"torch": "999"})
+        plugins.engines["fake"] = idle = FakeEngine()
+        assert record(config(target), Store(tmp_path)) == first
+        assert idle.calls == []
 
 
 class TestWorkers:
@@ -199,6 +213,13 @@ class TestWorkers:
     def test_a_worker_without_a_shard_does_nothing(self, tmp_path: Path, target: Path, engine: FakeEngine) -> None:
         record(config(target), Store(tmp_path), (5, 6))
         assert engine.calls == []
+
+    @pytest.mark.parametrize("worker", [(0, 0), (2, 2), (-1, 2)])
+    def test_one_that_cannot_be(self, tmp_path: Path, target: Path, engine: FakeEngine, worker: tuple[int, int]) -> None:
+        with pytest.raises(ConfigError) as caught:
+            record(config(target), Store(tmp_path), worker)
+        assert_explains(caught.value, f"no worker {worker[0]} of {worker[1]}", way_out="count workers from 0")
+        assert engine.opened == []
 
 
 class TestWhichPrompts:
@@ -238,9 +259,6 @@ class TestWhichPrompts:
             record(config(target, split="probe"), Store(tmp_path))
         assert_explains(caught.value, "'fake' has no prompt in the probe split", way_out="choose another --split")
 
-    @pytest.mark.xfail(
-        strict=True, reason="stages/record.py, _prompts: prompts of a data set named twice are recorded four times"
-    )
     def test_a_data_set_named_twice(self, tmp_path: Path, target: Path, plugins: Plugins) -> None:
         folder = record(config(target, datasets=("fake", "fake"), num_prompts=None), Store(tmp_path))
         assert TraceReader(folder).record.num_prompts == 7

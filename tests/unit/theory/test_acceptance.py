@@ -53,7 +53,7 @@ def enumerate_steps(a: np.ndarray, n: int, k: int) -> tuple[float, float]:
 @pytest.mark.parametrize("n", [1, 2, 5, 9])
 def test_equals_brute_force_over_all_outcomes(n: int, k: int) -> None:
     a = np.random.default_rng(n * 31 + k).random(n)
-    result = replay([a], [n], [k] if k else [0, 1])
+    result = replay([a], [n], [k])
     mean, variance = enumerate_steps(a, n, k)
     assert result.steps[0, 0] == pytest.approx(mean, rel=1e-12)
     assert result.variance[0, 0] == pytest.approx(variance, abs=1e-10)
@@ -117,6 +117,21 @@ def test_the_tail_counts_what_an_engine_accepts_and_throws_away() -> None:
     assert with_tail.steps_K[0] == without.steps_K[0] == 2
     assert with_tail.engine_accepted_KM.sum() == 2 * k
     assert curve(without).points[0].engine_accepted_by_position is None
+
+
+def test_whether_a_matrix_reaches_past_the_end_must_be_said() -> None:
+    n, k = 10, 4
+    whole = as_matrix(np.ones(n + k), n, k)
+    assert curve(replay([whole], [n], [k]).sums).points[0].engine_accepted_by_position is None
+    known = curve(replay([whole], [n], [k], has_tail=True).sums).points[0]
+    assert known.engine_accepted_by_position == (2.0,) * k
+    assert curve(replay([np.ones(n + k)], [n], [k], has_tail=False).sums).points[0].engine_accepted_by_position is None
+
+
+def test_one_prompt_has_no_spread() -> None:
+    one, two = (curve(replay([np.ones(4)] * count, [4] * count, [1]).sums).points[0] for count in (1, 2))
+    assert one.tokens_per_step_error is None
+    assert two.tokens_per_step_error == 0
 
 
 def test_sums_add_up_over_shards() -> None:
