@@ -48,6 +48,10 @@ class Lab:
         return self.models / "tinyllama-1.1b-chat"
 
     @property
+    def stories(self) -> Path:
+        return self.models / "stories15m"
+
+    @property
     def drafts(self) -> Path:
         return self.models / "drafts"
 

@@ -30,6 +30,7 @@ from draftsmith.core.vocabulary import check_same_tokens
 from draftsmith.engines._attention import NAME as GROUPED_ATTENTION
 from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.engines._choose import process
+from draftsmith.engines._packed import pack
 from draftsmith.engines._slots import SlotModel
 from draftsmith.engines._speculative import Clocks, ModelProposer, NgramProposer, Proposer, decode
 
@@ -62,7 +63,9 @@ def _load(checkpoint: Checkpoint, config: EngineConfig) -> SlotModel:
         )
     except (ValueError, OSError) as error:
         raise ModelError(f"transformers cannot load {checkpoint.path}: {error}", "check the checkpoint") from None
-    return SlotModel(model.to(_device(config)).eval())
+    model = model.to(_device(config)).eval()
+    pack(model)
+    return SlotModel(model)
 
 
 def _batches(requests: Sequence[Request], size: int) -> Iterator[list[int]]:

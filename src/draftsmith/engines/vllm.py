@@ -76,7 +76,7 @@ def _engine(checkpoint: Checkpoint, config: EngineConfig, **options: Any) -> Ite
         )
     except (ValueError, RuntimeError, OSError) as error:
         raise EngineError(
-            f"vLLM {vllm.__version__} could not start with {checkpoint.path.name}: {_first_line(error)}",
+            f"vLLM {vllm.__version__} could not start with {checkpoint.path.name}: {_reason(error)}",
             "`draftsmith doctor` checks the installation; a smaller --max-model-len or --batch-size needs less memory",
         ) from error
     try:
@@ -89,8 +89,10 @@ def _engine(checkpoint: Checkpoint, config: EngineConfig, **options: Any) -> Ite
         cleanup_dist_env_and_memory()
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _reason(error: BaseException) -> str:
+    """The line that says why: a validation error opens with its count of errors, and tells the cause after it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return next((line.strip().split(" [type=")[0] for line in lines if "Value error, " in line), lines[0])
 
 
 def _thread_binding(config: EngineConfig) -> str:
