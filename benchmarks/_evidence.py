@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from draftsmith import api
 from draftsmith.core.provenance import collect
 from draftsmith.core.store import write_json
+from draftsmith.core.trace import TraceReader, TraceRow
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -61,6 +63,21 @@ def _folder(variable: str) -> Path:
     if not value or not Path(value).is_dir():
         sys.exit(f"{variable} must name a folder; CONTRIBUTING.md says what belongs into it")
     return Path(value).resolve()
+
+
+def short_prompts(lab: Lab, num_prompts: int, max_new_tokens: int, engine: dict[str, Any]) -> list[TraceRow]:
+    """What the timed figures run over: short prompts of HellaSwag and chat, `num_prompts` of each, and SmolLM2's answers."""
+    trace = api.record(
+        target=lab.smollm2,
+        datasets=("hellaswag", "chat"),
+        data=lab.data,
+        num_prompts=num_prompts,
+        max_prompt_tokens=400,
+        max_new_tokens=max_new_tokens,
+        engine=engine,
+        store=lab.store,
+    )
+    return list(TraceReader(trace.folder).rows())
 
 
 def run(name: str, measure: Callable[[Lab], Result]) -> None:

@@ -9,12 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks._drafts import layer_cut
-from benchmarks._evidence import Lab, Result, run
-from draftsmith import api
+from benchmarks._evidence import Lab, Result, run, short_prompts
 from draftsmith.core import registry
 from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
 from draftsmith.core.sampling import Sampling
-from draftsmith.core.trace import TraceReader, TraceRow
+from draftsmith.core.trace import TraceRow
 
 LOOKAHEAD = 4
 ENGINE = EngineConfig(dtype="bfloat16", threads=2, batch_size=1)
@@ -22,17 +21,7 @@ ENGINE = EngineConfig(dtype="bfloat16", threads=2, batch_size=1)
 
 def measure(lab: Lab) -> Result:
     """Tokens per second of both, prompt by prompt in turn."""
-    trace = api.record(
-        target=str(lab.smollm2),
-        datasets=("hellaswag", "chat"),
-        data=str(lab.data),
-        num_prompts=2 if lab.quick else 10,
-        max_prompt_tokens=400,
-        max_new_tokens=32 if lab.quick else 96,
-        engine=ENGINE.model_dump(),
-        store=lab.store,
-    ).folder
-    rows = list(TraceReader(trace).rows())
+    rows = short_prompts(lab, 2 if lab.quick else 10, 32 if lab.quick else 96, ENGINE.model_dump())
     new_tokens = max(row.num_output for row in rows)
     draft = layer_cut(lab)
     target, assistant = _load(lab.smollm2), _load(draft)

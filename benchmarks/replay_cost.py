@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks._drafts import noisy_copy
-from benchmarks._evidence import Lab, Result, run
-from draftsmith import api
+from benchmarks._evidence import Lab, Result, run, short_prompts
 from draftsmith.core import registry
 from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
 from draftsmith.core.sampling import Sampling
-from draftsmith.core.trace import TraceReader, TraceRow
+from draftsmith.core.trace import TraceRow
 from draftsmith.theory.acceptance import acceptance_chances, replay
 
 LOOKAHEADS = tuple(range(1, 9))
@@ -21,17 +20,7 @@ ENGINE = EngineConfig(dtype="bfloat16", threads=2, batch_size=16)
 
 def measure(lab: Lab) -> Result:
     """Wall time of replay over wall time of the live runs it replaces. Engine start and model loading count on neither side."""
-    trace = api.record(
-        target=str(lab.smollm2),
-        datasets=("hellaswag", "chat"),
-        data=str(lab.data),
-        num_prompts=4 if lab.quick else 32,
-        max_prompt_tokens=400,
-        max_new_tokens=16 if lab.quick else 64,
-        engine=ENGINE.model_dump(),
-        store=lab.store,
-    ).folder
-    rows = list(TraceReader(trace).rows())
+    rows = short_prompts(lab, 4 if lab.quick else 32, 16 if lab.quick else 64, ENGINE.model_dump())
     draft = noisy_copy(lab, 0.7)
     recording = _time_recording(lab, rows)
     live = {k: _time_live(lab, draft, rows, k) for k in LOOKAHEADS}

@@ -1,6 +1,5 @@
 """Greedy, fp32: the steps that replay predicts from one recorded run are those of a live speculative run, prompt by prompt."""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def measure(lab: Lab) -> Result:
     cells: list[dict[str, Any]] = []
     excuses: list[dict[str, Any]] = []
     compared, wrong_counters = 0, []
-    for engine in os.environ.get("DRAFTSMITH_BENCH_ENGINES", "transformers,vllm").split(","):
+    for engine in ENGINES:
         trace = _record(lab, engine)
         rows = list(TraceReader(trace).rows())
         for name, draft in drafts.items():

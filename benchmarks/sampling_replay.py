@@ -39,13 +39,14 @@ def measure(lab: Lab) -> Result:
     precise = [cell["error"] / cell["live"] <= LARGEST_ERROR for cell in cells]
     zs = [abs(cell["z"]) for cell in cells]
     biased = [max(abs(z) for z in cell["z_biased"]) for cell in cells]
-    holds = all(precise) and max(errors) < 3 and max(zs) < 3 and min(biased) > 3
+    agrees = max(errors) < 3 and max(zs) < 3
+    sharp = all(precise) and min(biased) > 3  # a matter of sample size, which a slice does not have
     return Result(
         claim="With sampling, replay predicts tokens per step within the statistical error of a live run",
         value=f"worst {max(errors):.2f} standard errors; worst |z| {max(zs):.2f}; biased by 5%: |z| at least {min(biased):.1f}",
         unit="",
         goal="below 3 standard errors with a combined error of at most 1.5%; |z| < 3 in every cell; a biased by 5% fails",
-        holds=holds or (lab.quick and max(errors) < 4 and max(zs) < 4),
+        holds=agrees and (sharp or lab.quick),
         spread=f"combined standard error {100 * min(c['error'] / c['live'] for c in cells):.2f} to "
         f"{100 * max(c['error'] / c['live'] for c in cells):.2f}% of the value",
         workload=f"SmolLM2-135M-Instruct fp32, a noisy copy as draft, {len(rows)} HellaSwag prompts of the test split, "

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks._drafts import noisy_copy
-from benchmarks._evidence import ROOT, Lab, Result, run
-from draftsmith import api
+from benchmarks._evidence import ROOT, Lab, Result, run, short_prompts
 from draftsmith.core import registry
 from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
 from draftsmith.core.sampling import Sampling
-from draftsmith.core.trace import TraceReader
 
 ENGINE = EngineConfig(kind="vllm", dtype="bfloat16", threads=2, batch_size=16, max_model_len=1024)
 LOOKAHEAD = 4
@@ -25,16 +23,7 @@ LOOKAHEAD = 4
 
 def measure(lab: Lab) -> Result:
     """Tokens per second through our engine over those of the bare script."""
-    trace = api.record(
-        target=str(lab.smollm2),
-        datasets=("hellaswag", "chat"),
-        data=str(lab.data),
-        num_prompts=4 if lab.quick else 24,
-        max_prompt_tokens=400,
-        max_new_tokens=32 if lab.quick else 128,
-        engine={"dtype": "bfloat16", "threads": 2},
-        store=lab.store,
-    ).folder
+    rows = short_prompts(lab, 4 if lab.quick else 24, 32 if lab.quick else 128, {"dtype": "bfloat16", "threads": 2})
     job: dict[str, Any] = {
         "target": str(lab.smollm2),
         "draft": str(noisy_copy(lab, 0.7)),
@@ -43,7 +32,7 @@ def measure(lab: Lab) -> Result:
         "batch_size": ENGINE.batch_size,
         "lookahead": LOOKAHEAD,
         "max_new_tokens": 32 if lab.quick else 128,
-        "prompts": [row.prompt_ids.tolist() for row in TraceReader(trace).rows()],
+        "prompts": [row.prompt_ids.tolist() for row in rows],
     }
     speeds: dict[str, list[float]] = {"ours": [], "bare": []}
     with tempfile.TemporaryDirectory() as folder:

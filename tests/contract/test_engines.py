@@ -14,7 +14,7 @@ from draftsmith.core.sampling import Sampling
 from draftsmith.core.trace import TraceRow
 from draftsmith.theory.acceptance import replay
 from draftsmith.theory.ngram import ngram_chances
-from tests.tiny import near_copy, tiny_llama
+from tests.tiny import tiny_llama
 
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0)
 
@@ -31,16 +31,6 @@ def engine(request: pytest.FixtureRequest) -> Any:
 def config(engine: Any, request: pytest.FixtureRequest) -> EngineConfig:
     kind = next(name for name in registry.names("engines") if registry.load("engines", name) is engine)
     return EngineConfig(kind=kind, dtype="float32", threads=2, batch_size=4, max_model_len=256, kv_cache_gb=1)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def draft(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return near_copy(target, tmp_path_factory.mktemp("draft"), noise=0.3)
 
 
 def requests() -> list[Request]:

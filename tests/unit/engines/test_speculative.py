@@ -15,20 +15,10 @@ from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.engines._speculative import Clocks, ModelProposer, decode
 from draftsmith.engines.transformers import PLUGIN, _load
 from draftsmith.theory.acceptance import replay
-from tests.tiny import near_copy, tiny_llama
+from tests.tiny import tiny_llama
 
 CONFIG = EngineConfig(dtype="float32", device="cpu", batch_size=8)
 GREEDY = Sampling()
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def draft(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return near_copy(target, tmp_path_factory.mktemp("draft"), noise=0.3)
 
 
 def requests(count: int = 6) -> list[Request]:
