@@ -1,4 +1,5 @@
-"""The script a vLLM user would write, with nothing of ours in it: one speculative run over prompts from a file."""
+"""The script a vLLM user would write, with nothing of ours in it: a speculative run over prompts from a file, once for each
+line that it reads."""
 
 import json
 import sys
@@ -21,10 +22,13 @@ def main() -> None:
     params = SamplingParams(temperature=0.0, max_tokens=job["max_new_tokens"], ignore_eos=True, detokenize=False)
     prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
     llm.generate(prompts[:2], params, use_tqdm=False)
-    began = time.perf_counter()
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    seconds = time.perf_counter() - began
-    print("\n" + json.dumps({"tokens": sum(len(one.outputs[0].token_ids) for one in outputs), "seconds": seconds}))
+    print("\nready", flush=True)
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - began
+        tokens = sum(len(one.outputs[0].token_ids) for one in outputs)
+        print("\n" + json.dumps({"tokens": tokens, "seconds": seconds}), flush=True)
 
 
 if __name__ == "__main__":

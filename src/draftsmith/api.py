@@ -18,15 +18,24 @@ from pydantic import BaseModel
 
 from draftsmith.core.config import parse_config
 from draftsmith.core.doctor import Diagnosis, diagnose
-from draftsmith.core.records import LiveCard, Scorecard
+from draftsmith.core.records import LiveCard, Prediction, Profile, Scorecard, ShapeProfile
 from draftsmith.core.store import Store, read_record
 from draftsmith.core.trace import Trace
+from draftsmith.figures.page import write_page
+from draftsmith.figures.prediction import break_even, page_sections, step_split, throughput
 from draftsmith.figures.save import save_chart
+from draftsmith.figures.shapes import shapes as shapes_chart
 from draftsmith.figures.tokens_per_step import tokens_per_step
 from draftsmith.stages.evaluate import EvaluateConfig
 from draftsmith.stages.evaluate import evaluate as run_evaluate
 from draftsmith.stages.evaluate_live import EvaluateLiveConfig
 from draftsmith.stages.evaluate_live import evaluate_live as run_evaluate_live
+from draftsmith.stages.predict import PredictConfig
+from draftsmith.stages.predict import predict as run_predict
+from draftsmith.stages.profile import ProfileConfig
+from draftsmith.stages.profile import profile as run_profile
+from draftsmith.stages.profile_shapes import ProfileShapesConfig
+from draftsmith.stages.profile_shapes import profile_shapes as run_profile_shapes
 from draftsmith.stages.record import RecordConfig
 from draftsmith.stages.record import record as run_record
 
@@ -75,6 +84,46 @@ def evaluate_live(*, store: Path | None = None, **settings: Any) -> Kept[LiveCar
     Settings: see [`EvaluateLiveConfig`][draftsmith.stages.evaluate_live.EvaluateLiveConfig]."""
     config = parse_config(EvaluateLiveConfig, _with_draft(settings), "the settings of evaluate --live")
     return _kept(LiveCard, run_evaluate_live(config, Store(store or default_store())))
+
+
+def profile(*, store: Path | None = None, **settings: Any) -> Kept[Profile]:
+    """Measure an engine's step times on this machine: plain decoding, and every lookahead with its draft.
+
+    Settings: see [`ProfileConfig`][draftsmith.stages.profile.ProfileConfig]. `draft` may be a path or "ngram"; a folder that
+    holds only a config.json is a shape, timed with random weights."""
+    config = parse_config(ProfileConfig, _with_draft(settings), "the settings of profile")
+    return _kept(Profile, run_profile(config, Store(store or default_store())))
+
+
+def profile_shapes(*, store: Path | None = None, **settings: Any) -> Kept[ShapeProfile]:
+    """Measure the step times of models that need not exist, from a file of shapes.
+
+    Settings: see [`ProfileShapesConfig`][draftsmith.stages.profile_shapes.ProfileShapesConfig]."""
+    config = parse_config(ProfileShapesConfig, _plain(settings), "the settings of profile --shapes")
+    return _kept(ShapeProfile, run_profile_shapes(config, Store(store or default_store())))
+
+
+def predict(*, store: Path | None = None, **settings: Any) -> Kept[Prediction]:
+    """Throughput, a verdict, the best lookaheads and the inverses, from records or from numbers; needs no engine.
+
+    Settings: see [`PredictConfig`][draftsmith.stages.predict.PredictConfig]."""
+    config = parse_config(PredictConfig, _plain(settings), "the settings of predict")
+    return _kept(Prediction, run_predict(config, Store(store or default_store())))
+
+
+def predict_pictures(kept: Kept[Prediction]) -> list[Path]:
+    """Draw a prediction beside its record: one page with everything, and each picture as PNG and SVG. Needs `report`."""
+    page = kept.folder / "prediction.html"
+    title = f"{kept.record.draft} drafting for {kept.record.target}"
+    write_page(page, title, kept.record.verdict.sentence, page_sections(kept.record))
+    charts = {"throughput": throughput, "step_split": step_split, "break_even": break_even}
+    pictures = [save_chart(draw(kept.record), kept.folder, name, page=False) for name, draw in charts.items()]
+    return [page, *(path for paths in pictures for path in paths)]
+
+
+def shape_picture(kept: Kept[ShapeProfile]) -> list[Path]:
+    """Draw step time against depth and width beside a shape profile. Needs the extra `report`."""
+    return save_chart(shapes_chart(kept.record), kept.folder, "shapes")
 
 
 def picture(card: Kept[Scorecard], live: tuple[Kept[LiveCard], ...] = ()) -> list[Path]:

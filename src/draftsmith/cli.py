@@ -1,16 +1,13 @@
 """The command line. Verbs only: parse, call `draftsmith.api`, print. `--help` imports neither torch nor anything slow."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from draftsmith import __version__
 from draftsmith.pipeline import STAGES
-
-if TYPE_CHECKING:
-    from draftsmith.api import Kept
-    from draftsmith.core.records import LiveCard, Scorecard
 
 _FLOW = "The flow: " + "; ".join(f"{stage.verb}, {stage.summary}" for stage in STAGES) + "."
 
@@ -35,6 +32,7 @@ BatchSize = Annotated[int | None, typer.Option(help="Prompts in flight at once."
 Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
 TensorParallel = Annotated[int | None, typer.Option(help="Devices (or CPU ranks) one model is split over; vllm only.")]
 MaxModelLen = Annotated[int | None, typer.Option(help="Longest prompt plus output the engine makes room for; vllm only.")]
+Quantization = Annotated[str | None, typer.Option(help="int8: weights as 8-bit integers; vllm: any of its methods.")]
 TrustRemoteCode = Annotated[bool | None, typer.Option("--trust-remote-code", help="Run Python code that a checkpoint brings.")]
 
 
@@ -123,27 +121,118 @@ def evaluate(
 ) -> None:
     """How many tokens per step a draft gives: replayed from a trace at every lookahead, or run live."""
     from draftsmith import api
+    from draftsmith.cli_tables import print_live, print_scorecard
 
     if live and serve:
         raise typer.BadParameter("a live run serves with --engine", param_hint="--serve")
     if target and not live:
         raise typer.BadParameter("replay needs the trace only; add --live to run the target", param_hint="--target")
-    named: dict[str, Any] = {"kind": None if draft is None else "ngram" if draft == "ngram" else "model", "method": method}
-    if named["kind"] == "model":
-        named["path"] = draft
     common = {
         "trace": trace,
-        "draft": named,
+        "draft": _named_draft(draft, method),
         "lookaheads": _numbers(lookahead),
         "engine": _engine(engine, dtype, batch_size, threads, tensor_parallel, max_model_len, trust_remote_code),
     }
     if live:
         measured = api.evaluate_live(store=store, **_settings(config, {**common, "target": target}))
-        _print_live(measured)
+        print_live(measured)
+        typer.echo(measured.folder)
         return
     kept = api.evaluate(store=store, **_settings(config, {**common, "serve": serve}))
-    _print_scorecard(kept)
-    _draw(kept)
+    print_scorecard(kept)
+    _draw(lambda: api.picture(kept))
+    typer.echo(kept.folder)
+
+
+@app.command()
+def profile(
+    target: Annotated[str | None, typer.Option(help="The model being served: a folder, or a Hugging Face name.")] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="The draft: a checkpoint, a folder with only a config.json (a shape), or `ngram`.")
+    ] = None,
+    shapes: Annotated[str | None, typer.Option(help="YAML file of shapes to time instead of a target.")] = None,
+    lookahead: Annotated[str | None, typer.Option(help="Comma-separated; plain decoding is always measured.")] = None,
+    batch: Annotated[str | None, typer.Option(help="Comma-separated batch sizes.")] = None,
+    context: Annotated[str | None, typer.Option(help="Comma-separated context lengths.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps timed per visit of a cell.")] = None,
+    tolerance: Annotated[float | None, typer.Option(help="Stop when every cell's relative error is below this.")] = None,
+    max_rounds: Annotated[int | None, typer.Option(help="Stop after this many rounds in any case.")] = None,
+    engine: EngineName = None,
+    dtype: Dtype = None,
+    threads: Threads = None,
+    tensor_parallel: TensorParallel = None,
+    max_model_len: MaxModelLen = None,
+    quantization: Quantization = None,
+    trust_remote_code: TrustRemoteCode = None,
+    config: ConfigFile = None,
+    store: StoreFolder = None,
+) -> None:
+    """Measure step times on the engine that will serve: plain, and every lookahead with its draft."""
+    from draftsmith import api
+    from draftsmith.cli_tables import print_profile, print_shapes
+
+    common = {
+        "batches": _numbers(batch, "--batch"),
+        "contexts": _numbers(context, "--context"),
+        "timing": {"steps": steps, "tolerance": tolerance, "max_rounds": max_rounds},
+        "engine": _engine(engine, dtype, None, threads, tensor_parallel, max_model_len, trust_remote_code, quantization),
+    }
+    if shapes is not None:
+        if target or draft or lookahead:
+            raise typer.BadParameter(
+                "shapes are timed alone: leave --target, --draft and --lookahead out", param_hint="--shapes"
+            )
+        measured = api.profile_shapes(store=store, **_settings(config, {**common, "shapes": shapes}))
+        print_shapes(measured)
+        _draw(lambda: api.shape_picture(measured))
+        typer.echo(measured.folder)
+        return
+    settings = {**common, "target": target, "draft": _named_draft(draft, None), "lookaheads": _numbers(lookahead)}
+    kept = api.profile(store=store, **_settings(config, settings))
+    print_profile(kept)
+    typer.echo(kept.folder)
+
+
+@app.command()
+def predict(
+    profile: Annotated[str | None, typer.Option(help="Folder of a profile.")] = None,
+    scorecard: Annotated[str | None, typer.Option(help="Folder of a scorecard: acceptance from a replayed trace.")] = None,
+    trace: Annotated[str | None, typer.Option(help="The scorecard's trace: replay real batches row by row.")] = None,
+    tokens_per_step: Annotated[
+        str | None, typer.Option(help="Instead of a scorecard: lookahead=tokens, comma-separated, such as 3=2.1,5=2.4.")
+    ] = None,
+    acceptance: Annotated[float | None, typer.Option(help="Instead of a scorecard: one chance for every token.")] = None,
+    plain_ms: Annotated[float | None, typer.Option(help="Instead of a profile: a plain step.")] = None,
+    verify_ms: Annotated[
+        float | None, typer.Option(help="Instead of a profile: a verification; default: a plain step.")
+    ] = None,
+    draft_ms: Annotated[float | None, typer.Option(help="Instead of a profile: one token of the draft.")] = None,
+    overhead_ms: Annotated[float | None, typer.Option(help="Instead of a profile: the rest of a step.")] = None,
+    lookahead: Annotated[str | None, typer.Option(help="Comma-separated; default: all that are known.")] = None,
+    batch: Annotated[str | None, typer.Option(help="Comma-separated batch sizes; default: those profiled.")] = None,
+    context: Annotated[str | None, typer.Option(help="Comma-separated context lengths; default: those profiled.")] = None,
+    wanted: Annotated[float | None, typer.Option(help="Tokens per second you want: how many tokens per step it takes.")] = None,
+    memory_gb: Annotated[float | None, typer.Option(help="Memory for weights and caches: what the draft displaces.")] = None,
+    pictures: Annotated[bool, typer.Option(help="Draw the page and its pictures.")] = True,
+    config: ConfigFile = None,
+    store: StoreFolder = None,
+) -> None:
+    """Is it worth it, and how many tokens ahead? From records or typed numbers; needs no engine."""
+    from draftsmith import api
+    from draftsmith.cli_tables import print_prediction
+
+    settings = {
+        "profile": profile, "scorecard": scorecard, "trace": trace,
+        "tokens_per_step": _pairs(tokens_per_step), "acceptance": acceptance,
+        "numbers": {"plain_ms": plain_ms, "verify_ms": verify_ms, "draft_ms": draft_ms, "overhead_ms": overhead_ms},
+        "lookaheads": _numbers(lookahead), "batches": _numbers(batch, "--batch"), "contexts": _numbers(context, "--context"),
+        "wanted_tokens_per_second": wanted, "memory_gb": memory_gb,
+    }  # fmt: skip
+    kept = api.predict(store=store, **_settings(config, settings))
+    print_prediction(kept)
+    if pictures:
+        _draw(lambda: api.predict_pictures(kept))
+    typer.echo(kept.folder)
 
 
 @app.command()
@@ -196,11 +285,18 @@ def _engine(
     tensor_parallel: int | None,
     max_model_len: int | None,
     trust_remote_code: bool | None,
+    quantization: str | None = None,
 ) -> dict[str, Any]:
     return {
         "kind": kind, "dtype": dtype, "batch_size": batch_size, "threads": threads,
         "tensor_parallel": tensor_parallel, "max_model_len": max_model_len, "trust_remote_code": trust_remote_code,
+        "quantization": quantization,
     }  # fmt: skip
+
+
+def _named_draft(draft: str | None, method: str | None) -> dict[str, Any]:
+    named: dict[str, Any] = {"kind": None if draft is None else "ngram" if draft == "ngram" else "model", "method": method}
+    return {**named, "path": draft} if named["kind"] == "model" else named
 
 
 def _settings(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -232,79 +328,31 @@ def _merge(base: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _numbers(text: str | None) -> tuple[int, ...] | None:
+def _numbers(text: str | None, option: str = "--lookahead") -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
         return tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of numbers like 1,2,3,5", param_hint="--lookahead") from None
+        raise typer.BadParameter(f"{text!r} is not a list of numbers like 1,2,3,5", param_hint=option) from None
 
 
-def _print_scorecard(kept: "Kept[Scorecard]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    card = kept.record
-    several = len(card.by_dataset) > 1
-    table = Table(title=f"tokens per step, {card.overall.num_prompts} prompts of the {card.split} split (± one standard error)")
-    for name in (
-        "lookahead",
-        "all",
-        *(card.by_dataset if several else ()),
-        "accepted per step",
-        "first position",
-        "steps",
-    ):
-        table.add_column(name, justify="right")
-    for i, point in enumerate(card.overall.points):
-        others = [f"{one.points[i].tokens_per_step:.3f}" for one in card.by_dataset.values()] if several else []
-        table.add_row(
-            str(point.lookahead),
-            _with_error(point.tokens_per_step, point.tokens_per_step_error),
-            *others,
-            f"{point.accepted_per_step:.3f}",
-            f"{point.acceptance_by_position[0]:.1%}" if point.acceptance_by_position else "-",
-            f"{point.steps:.0f}",
-        )
-    Console().print(table)
-    typer.echo(kept.folder)
+def _pairs(text: str | None) -> dict[int, float] | None:
+    if text is None:
+        return None
+    try:
+        return {int(k): float(tokens) for k, _, tokens in (part.partition("=") for part in text.split(","))}
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a list like 3=2.1,5=2.4 (lookahead=tokens per step)", param_hint="--tokens-per-step"
+        ) from None
 
 
-def _with_error(value: float, error: float | None) -> str:
-    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
-
-
-def _print_live(kept: "Kept[LiveCard]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    card = kept.record
-    plain = next((cell.tokens_per_second for cell in card.cells if cell.lookahead == 0), None)
-    table = Table(title=f"live on {card.engine.kind}, {card.cells[0].num_prompts} prompts of the {card.split} split")
-    for name in ("lookahead", "tokens/s", "against plain", "tokens per step", "steps", "outputs that differ"):
-        table.add_column(name, justify="right")
-    for cell in card.cells:
-        table.add_row(
-            str(cell.lookahead),
-            f"{cell.tokens_per_second:.1f}",
-            f"{cell.tokens_per_second / plain:.2f} x" if plain else "no baseline",
-            "-" if cell.tokens_per_step is None else f"{cell.tokens_per_step:.3f}",
-            str(cell.steps),
-            str(len(cell.differences)) if card.sampling.is_greedy else "sampled",
-        )
-    Console().print(table)
-    if plain is None:
-        typer.secho("no plain baseline was run: add lookahead 0 before you judge the speed", err=True)
-    typer.echo(kept.folder)
-
-
-def _draw(kept: "Kept[Scorecard]") -> None:
-    from draftsmith import api
+def _draw(pictures: Callable[[], list[Path]]) -> None:
     from draftsmith.core.errors import MissingDependencyError
 
     try:
-        for path in api.picture(kept):
+        for path in pictures():
             typer.echo(path)
     except MissingDependencyError as error:
         typer.secho(f"no picture: {error}", err=True)

@@ -123,6 +123,49 @@ def test_live_steps_are_those_that_replay_predicts(
         assert live_row.step_tokens.sum() == row.num_output - first
 
 
+def test_one_engine_runs_and_times_every_lookahead(
+    engine: Any, config: EngineConfig, target: Path, draft: Path, recorded: dict[str, list[Generation]]
+) -> None:
+    """What `profile` stands on: the lookahead can be changed from run to run, and a step's phases add up."""
+    rows, first = rows_of(recorded["free"]), engine.first_drafted
+    with engine.scorer(draft, GREEDY, config) as scorer:
+        hits = [(s.argmax_ids == r.output_ids).astype(float)[first:] for s, r in zip(scorer.score(rows), rows, strict=True)]
+    expected = replay(hits, [row.num_output - first for row in rows], [1, 3]).steps
+    with engine.live(target, ModelDraft(path=str(draft)), 3, GREEDY, config, adjustable=True) as live:
+        timed = live.time_steps(2, 20, (3, 0, 1), 4)
+        for at, lookahead in enumerate((1, 3)):
+            run = live.run(requests(), Limits(40, ()), lookahead)
+            assert [len(row.step_tokens) for row in run.rows] == expected[:, at].tolist()
+            assert 0 < run.decode_seconds < run.seconds
+            assert 0 < run.decode_tokens <= sum(len(row.output_ids) for row in run.rows)
+        again = live.time_steps(4, 10, (1,), 2)
+    assert {k: len(steps) for k, steps in (timed | again).items()} == {3: 4, 0: 4, 1: 2}
+    for lookahead, steps in timed.items():
+        for step in steps:
+            assert step.verify > 0
+            assert step.overhead > 0
+            assert step.context >= 20
+            assert (step.draft > 0.2 * step.verify) == (lookahead > 0 or not engine.idle_draft_is_free)
+
+
+def test_without_a_draft_proposals_cost_nothing(engine: Any, config: EngineConfig, target: Path) -> None:
+    with engine.live(target, None, 4, GREEDY, config, adjustable=True) as live:
+        timed = live.time_steps(2, 20, (0, 1, 4), 6)
+    for steps in timed.values():
+        assert float(np.median([step.draft for step in steps])) < 0.05 * float(np.median([step.verify for step in steps]))
+
+
+def test_a_shape_runs_without_a_tokenizer(engine: Any, config: EngineConfig, tmp_path: Path) -> None:
+    shape = {
+        "model_type": "opt", "hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "vocab_size": 128, "max_position_embeddings": 256,
+    }  # fmt: skip
+    engine.write_random_model(shape, tmp_path / "shape")
+    with engine.live(tmp_path / "shape", None, 0, GREEDY, config) as live:
+        steps = live.time_steps(1, 16, (0,), 3)[0]
+    assert [round(step.context) for step in steps] == sorted(round(step.context) for step in steps)
+
+
 def test_prompt_lookup_follows_one_rule_everywhere(
     engine: Any, config: EngineConfig, target: Path, recorded: dict[str, list[Generation]]
 ) -> None:

@@ -14,9 +14,30 @@ import numpy as np
 
 from draftsmith.core.errors import DraftsmithError
 from draftsmith.core.prompts import Prompt, split_of
-from draftsmith.core.protocols import Draft, DraftScore, EngineConfig, Generation, Limits, LiveRow, LiveRun, Request
-from draftsmith.core.records import AcceptanceCurve, AcceptancePoint, Scorecard
+from draftsmith.core.protocols import (
+    Batching,
+    Draft,
+    DraftScore,
+    EngineConfig,
+    Generation,
+    Limits,
+    LiveRow,
+    LiveRun,
+    Request,
+    StepSeconds,
+)
+from draftsmith.core.records import (
+    AcceptanceCurve,
+    AcceptancePoint,
+    Profile,
+    ProfileCell,
+    Scorecard,
+    ShapeCell,
+    ShapeProfile,
+    ThroughputPoint,
+)
 from draftsmith.core.sampling import Sampling
+from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import write_json
 from draftsmith.core.trace import Trace, TraceRow, describe_shard, write_shard
 from draftsmith.core.vocabulary import Vocabulary
@@ -56,6 +77,23 @@ def safetensors(tensors: dict[str, np.ndarray]) -> bytes:
         data += tensor.tobytes()
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
+
+
+# A Llama of two layers, as its config.json says it.
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "vocab_size": 128,
+}
+
+
+def shape(**changes: Any) -> Shape:
+    """The shape of that Llama, changed."""
+    return Shape.model_validate(shape_of(LLAMA, "a Llama").model_dump() | changes)
 
 
 def write_model(folder: Path, value: float = 0.0, config: str = '{"model_type": "llama"}') -> Path:
@@ -149,6 +187,84 @@ def scorecard(**changes: Any) -> Scorecard:
     return Scorecard.model_validate(values | changes)
 
 
+# Profiles and predictions
+
+
+def profile_cell(lookahead: int, batch: int, context: int, **changes: Any) -> ProfileCell:
+    """A step of 1 ms a drafted token, 10 ms of verification and 1 ms besides; an idle draft costs nothing."""
+    values: dict[str, Any] = {"draft_ms": 1.0 * lookahead, "verify_ms": 10.0, "overhead_ms": 1.0 if lookahead else 0.0}
+    whole = sum((values | changes)[f"{phase}_ms"] for phase in ("draft", "verify", "overhead"))
+    spread = {"median_ms": whole, "low_ms": whole, "high_ms": whole, "error": 0.0, "rounds": 3}
+    return ProfileCell(lookahead=lookahead, batch=batch, context=context, **spread | values | changes)
+
+
+def profile_record(
+    step: Callable[[int, int, int], ProfileCell] = profile_cell,
+    lookaheads: Sequence[int] = (0, 1, 2, 4),
+    batches: Sequence[int] = (1, 4),
+    contexts: Sequence[int] = (128,),
+    **changes: Any,
+) -> Profile:
+    """A profile on the engine `fake`; without changes the baseline is the idle draft's step."""
+    cells = tuple(step(k, b, c) for k in lookaheads for b in batches for c in contexts)
+    values: dict[str, Any] = {
+        "target": "target",
+        "target_fingerprint": "f" * 32,
+        "target_shape": shape(),
+        "draft": "draft",
+        "draft_fingerprint": "d" * 32,
+        "draft_shape": shape(layers=1),
+        "engine": EngineConfig(kind="fake"),
+        "dtype": "float32",
+        "batching": Batching(admission="static", context="longest", clips_lookahead=False),
+        "first_drafted": 0,
+        "versions": {"fake": "1"},
+        "machine": {"cpu": "a processor"},
+        "busy": False,
+        "plain": tuple(cell for cell in cells if cell.lookahead == 0),
+        "cells": cells,
+    }
+    return Profile(**values | changes)
+
+
+def shape_cell(group: str, step_ms: float, shape: Shape, **changes: Any) -> ShapeCell:
+    values: dict[str, Any] = {
+        "batch": 1,
+        "context": 128,
+        "forward_ms": 0.9 * step_ms,
+        "step_ms": step_ms,
+        "median_ms": step_ms,
+        "error": 0.01,
+        "rounds": 3,
+    }
+    return ShapeCell(group=group, shape=shape, **values | changes)
+
+
+def shape_profile(*cells: ShapeCell) -> ShapeProfile:
+    fixed = {"architecture": "llama", "engine": EngineConfig(kind="fake"), "versions": {}, "machine": {}, "busy": False}
+    return ShapeProfile(cells=cells, **fixed)
+
+
+def throughput_point(speedup: float, batch: int = 1, context: int = 128, **changes: Any) -> ThroughputPoint:
+    """One point of a prediction, at lookahead 3 unless told otherwise."""
+    values: dict[str, Any] = {
+        "lookahead": 3,
+        "tokens_per_step": 2.5,
+        "tokens_per_second": 100.0 * speedup,
+        "error": 0.01,
+        "draft_ms": 3.0,
+        "verify_ms": 10.0,
+        "overhead_ms": 1.0,
+    }
+    return ThroughputPoint(speedup=speedup, batch=batch, context=context, **values | changes)
+
+
+def save_record(folder: Path, record: Any) -> Path:
+    """A record's folder, as a stage would leave it."""
+    write_json(folder / "record.json", record.model_dump(mode="json"))
+    return folder
+
+
 # Plugins
 
 
@@ -191,13 +307,32 @@ def target_output(request: Request, limits: Limits) -> np.ndarray:
     return ints(*((start + 7 * i) % 90 + 32 for i in range(limits.max_new_tokens + limits.tail)))
 
 
+def even_step(lookahead: int, batch: int, context: int) -> StepSeconds:
+    """A machine that never drifts: 1 ms a drafted token, 10 ms and 1 ms a row of verification, 0.5 ms besides. While it is
+    timed the context is 3 tokens longer than asked for."""
+    return StepSeconds(draft=0.001 * lookahead, verify=0.010 + 0.001 * batch, overhead=0.0005, context=context + 3.0)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One call of `time_steps`."""
+
+    target: Path
+    draft: Draft | None
+    batch: int
+    context: int
+    lookaheads: tuple[int, ...]
+    steps: int
+
+
 class PowerCutError(Exception):
     """The machine goes down."""
 
 
 @dataclass
 class FakeEngine:
-    """Does what an engine does, without a model. `breaks_after` calls it goes down; `opened` and `calls` say what was asked."""
+    """Does what an engine does, without a model. `breaks_after` calls it goes down; `opened`, `calls`, `timed` and `made` (the
+    random models, with the tokenizer's folder) say what was asked."""
 
     first_drafted: Literal[0, 1] = 0
     version: str = "1"
@@ -205,11 +340,17 @@ class FakeEngine:
     score_row: Callable[[TraceRow], DraftScore] = agreeing
     live_row: Callable[[Request, int, Limits], LiveRow] = obedient
     seconds: float = 2.0
+    decoded: tuple[int, float] = (0, 0.0)  # tokens, and seconds, of the steps in which nothing was prefilled
     breaks_after: int | None = None
     opened: list[tuple[Any, ...]] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     eos_ids: tuple[int, ...] = (1,)
     dtype: str = "float32"
+    batching: Batching = field(default_factory=lambda: Batching(admission="static", context="longest", clips_lookahead=True))
+    idle_draft_is_free: bool = True
+    time_step: Callable[[int, int, int], StepSeconds] = even_step
+    timed: list[Timed] = field(default_factory=list)
+    made: list[tuple[dict[str, Any], Path, Path | None]] = field(default_factory=list)
 
     def versions(self) -> dict[str, str]:
         return {"fake": self.version}
@@ -229,10 +370,27 @@ class FakeEngine:
 
     @contextmanager
     def live(
-        self, target: Path, draft: Draft | None, lookahead: int, sampling: Sampling, config: EngineConfig
+        self,
+        target: Path,
+        draft: Draft | None,
+        lookahead: int,
+        sampling: Sampling,
+        config: EngineConfig,
+        adjustable: bool = False,
     ) -> Iterator[SimpleNamespace]:
+        assert (target / "config.json").exists()
         self.opened.append(("live", draft, lookahead))
-        yield SimpleNamespace(target_vocabulary=self.vocabulary, run=partial(self._live, lookahead))
+
+        def time_steps(batch: int, context: int, lookaheads: Sequence[int], steps: int) -> dict[int, list[StepSeconds]]:
+            assert batch <= config.batch_size
+            assert max(lookaheads) <= lookahead if adjustable else set(lookaheads) == {lookahead}
+            return self._time_steps(Timed(target, draft, batch, context, tuple(lookaheads), steps))
+
+        yield SimpleNamespace(target_vocabulary=self.vocabulary, run=partial(self._live, lookahead), time_steps=time_steps)
+
+    def write_random_model(self, config: dict[str, Any], folder: Path, tokenizer: Path | None = None) -> None:
+        self.made.append((config, folder, tokenizer))
+        write_model(folder, config=json.dumps(config))
 
     def encode(self, prompt: Prompt) -> list[int]:
         assert prompt.text is not None
@@ -261,7 +419,12 @@ class FakeEngine:
     def _live(self, lookahead: int, requests: Sequence[Request], limits: Limits) -> LiveRun:
         self._count(requests)
         rows = [self.live_row(request, lookahead, limits) for request in requests]
-        return LiveRun(rows, self.seconds, {"drafts": 3}, [2, 1], {"draft": 0.5})
+        return LiveRun(rows, self.seconds, {"drafts": 3}, [2, 1], {"draft": 0.5}, *self.decoded)
+
+    def _time_steps(self, asked: Timed) -> dict[int, list[StepSeconds]]:
+        self._count(asked.lookaheads)
+        self.timed.append(asked)
+        return {k: [self.time_step(k, asked.batch, asked.context) for _ in range(asked.steps)] for k in asked.lookaheads}
 
     def _count(self, work: Sequence[object]) -> None:
         if self.breaks_after is not None and len(self.calls) >= self.breaks_after:

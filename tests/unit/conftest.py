@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from draftsmith.core import registry
+from draftsmith.core import registry, timing
 from draftsmith.core.log import log
 from tests.unit.builders import FakeDataset, FakeEngine, Plugins
 
@@ -29,6 +29,12 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Plugins:
     there = Plugins(engines={"fake": FakeEngine()}, datasets={"fake": FakeDataset()})
     monkeypatch.setattr(registry, "_installed", there.installed)
     return there
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which nothing else runs, and that knows it at once."""
+    monkeypatch.setattr(timing, "others_share", lambda: 0.0)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The Python face: settings by name, records with the folder they lie in."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 from draftsmith import api
 from draftsmith.core.errors import ConfigError
 from draftsmith.core.protocols import ModelDraft, NgramDraft
+from draftsmith.core.records import Profile
 from draftsmith.core.store import read_record
 from draftsmith.core.trace import Trace
-from tests.unit.builders import FakeEngine, assert_explains, write_model
+from tests.unit.builders import LLAMA, FakeEngine, assert_explains, write_model
 
 ENGINE = {"kind": "fake"}
 RECORD = {"datasets": ["fake"], "num_prompts": 4, "max_new_tokens": 6, "shard_size": 2, "engine": ENGINE}
@@ -106,12 +108,48 @@ def test_records_go_where_the_environment_says(
         (api.record, {"target": "t", "datasets": []}, "record", "datasets: "),
         (api.evaluate, {"trace": "t", "draft": "d", "lookahead": 3}, "evaluate", "did you mean 'lookaheads'?"),
         (api.evaluate_live, {"trace": "t", "draft": "d"}, "evaluate --live", "target is missing"),
+        (api.profile, {"target": "t", "batch": 3}, "profile", "did you mean 'batches'?"),
+        (api.profile_shapes, {}, "profile --shapes", "shapes is missing"),
+        (api.predict, {"acceptanc": 0.5}, "predict", "did you mean 'acceptance'?"),
     ],
 )
 def test_settings_are_checked_first(verb: Any, settings: dict[str, Any], where: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         verb(**settings)
     assert_explains(caught.value, f"the settings of {where} is not a valid", problem, way_out="the settings are")
+
+
+@pytest.mark.usefixtures("quiet")
+def test_measure_and_predict(tmp_path: Path, engine: FakeEngine) -> None:
+    config = json.dumps(LLAMA)
+    target, draft = write_model(tmp_path / "target", 1.0, config), write_model(tmp_path / "draft", config=config)
+    small = {"batches": (1,), "contexts": (64,), "timing": {"steps": 1, "max_rounds": 2}, "engine": ENGINE, "store": tmp_path}
+    profile = api.profile(target=target, draft=draft, lookaheads=(1, 2), **small)
+    assert read_record(Profile, profile.folder) == profile.record
+    assert api.profile(target=str(target), draft=str(draft), lookaheads=(1, 2), **small) == profile
+    assert api.profile(target=target, draft="ngram", **small).record.draft == "ngram"
+    assert api.profile(target=target, **small).record.draft is None
+
+    trace = record(target, tmp_path)
+    card = api.evaluate(trace=trace.folder, draft=draft, lookaheads=(1, 2), engine=ENGINE, store=tmp_path)
+    asked = {"profile": profile.folder, "scorecard": card.folder, "store": tmp_path}
+    prediction = api.predict(**asked)
+    assert prediction.record.points[-1].tokens_per_step == 3
+    assert api.predict(**asked, trace=trace.folder).record.replayed_batches
+    names = [path.name for path in api.predict_pictures(prediction)]
+    assert names[0] == "prediction.html"
+    assert {"throughput.png", "throughput.svg", "step_split.png", "break_even.svg"} <= set(names)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_shapes_and_their_picture(tmp_path: Path, engine: FakeEngine) -> None:
+    groups = {"depth": [{"num_hidden_layers": layers} for layers in (1, 2, 4)]}
+    (tmp_path / "shapes.yaml").write_text(json.dumps({"architecture": LLAMA, "groups": groups}))
+    kept = api.profile_shapes(
+        shapes=tmp_path / "shapes.yaml", timing={"steps": 1, "max_rounds": 2}, engine=ENGINE, store=tmp_path
+    )
+    assert [cell.shape.layers for cell in kept.record.cells] == [1, 2, 4]
+    assert {path.name for path in api.shape_picture(kept)} == {"shapes.png", "shapes.svg", "shapes.html"}
 
 
 def test_the_doctor_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The command line: quick to answer, settings from file and options, errors without a traceback."""
 
+import json
 import subprocess
 import sys
 import time
@@ -11,9 +12,11 @@ import typer
 from typer.testing import CliRunner
 
 from draftsmith import __version__, api, cli
+from draftsmith.core import timing
 from draftsmith.core.doctor import Diagnosis, EngineState
 from draftsmith.core.errors import MissingDependencyError
-from tests.unit.builders import FakeEngine, write_model
+from draftsmith.core.protocols import EngineConfig
+from tests.unit.builders import LLAMA, FakeEngine, profile_record, save_record, write_model
 
 COMMANDS = typer.main.get_command(cli.app).commands
 VERBS = tuple(COMMANDS)
@@ -58,7 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
             raise StopError
 
         monkeypatch.setattr(api, "record_part", lambda worker, **settings: call(worker=worker, **settings))
-        for verb in ("evaluate", "evaluate_live"):
+        for verb in ("evaluate", "evaluate_live", "profile", "profile_shapes", "predict"):
             monkeypatch.setattr(api, verb, call)
         told = CliRunner().invoke(cli.app, [str(word) for word in words])
         assert isinstance(told.exception, StopError), (told.output, told.exception)
@@ -143,6 +146,61 @@ class TestSettings:
     def test_lookaheads_are_sorted_and_once_each(self, asked: Any) -> None:
         assert asked("evaluate", "--lookahead", "5,1,3,1")["lookaheads"] == (1, 3, 5)
 
+    def test_options_of_profile(self, asked: Any, tmp_path: Path) -> None:
+        words = "--target t --draft d --lookahead 5,1 --batch 8,1 --context 1024,64 --steps 4 --tolerance 0.1 --max-rounds 3"
+        more = ("--engine", "vllm", "--quantization", "int8", "--store", tmp_path)
+        assert asked("profile", *words.split(), *more) == {
+            "target": "t",
+            "draft": {"kind": "model", "path": "d"},
+            "lookaheads": (1, 5),
+            "batches": (1, 8),
+            "contexts": (64, 1024),
+            "timing": {"steps": 4, "tolerance": 0.1, "max_rounds": 3},
+            "engine": {"kind": "vllm", "quantization": "int8"},
+            "store": tmp_path,
+        }
+        assert asked("profile", "--target", "t", "--draft", "ngram") == {
+            "store": None,
+            "target": "t",
+            "draft": {"kind": "ngram"},
+        }
+        assert asked("profile") == {"store": None}
+
+    def test_options_of_profile_shapes(self, asked: Any) -> None:
+        words = "profile --shapes s.yaml --batch 1 --context 128 --steps 4 --dtype bfloat16"
+        assert asked(*words.split()) == {
+            "shapes": "s.yaml",
+            "batches": (1,),
+            "contexts": (128,),
+            "timing": {"steps": 4},
+            "engine": {"dtype": "bfloat16"},
+            "store": None,
+        }
+
+    def test_options_of_predict(self, asked: Any) -> None:
+        words = "predict --profile p --scorecard c --trace t --lookahead 3,1 --batch 4 --context 99 --wanted 50 --memory-gb 80"
+        assert asked(*words.split()) == {
+            "profile": "p",
+            "scorecard": "c",
+            "trace": "t",
+            "lookaheads": (1, 3),
+            "batches": (4,),
+            "contexts": (99,),
+            "wanted_tokens_per_second": 50.0,
+            "memory_gb": 80.0,
+            "store": None,
+        }
+        assert asked("predict") == {"store": None}
+
+    def test_numbers_of_predict(self, asked: Any) -> None:
+        words = "predict --tokens-per-step 3=2.1,5=2.4 --plain-ms 20 --verify-ms 22 --draft-ms 0 --overhead-ms 0"
+        assert asked(*words.split()) == {
+            "tokens_per_step": {3: 2.1, 5: 2.4},
+            "numbers": {"plain_ms": 20.0, "verify_ms": 22.0, "draft_ms": 0.0, "overhead_ms": 0.0},
+            "store": None,
+        }
+        assert asked("predict", "--acceptance", "0")["acceptance"] == 0.0
+
     def test_zero_is_a_setting_too(self, asked: Any) -> None:
         settings = asked("record", "--temperature", "0", "--tail", "0")
         assert (settings["sampling"], settings["tail"]) == ({"temperature": 0.0}, 0)
@@ -160,6 +218,16 @@ class TestConfigFile:
         assert settings["tail"] == 3
         assert settings["engine"] == {"kind": "vllm", "threads": 4}
         assert settings["sampling"] == {"top_k": 5, "temperature": 1.0}
+
+    def test_options_lie_on_top_of_a_profiles_and_a_predictions(self, asked: Any, file: Path) -> None:
+        file.write_text("target: t\ntiming: {steps: 9, tolerance: 0.1}\nlookaheads: [1, 2]\n")
+        settings = asked("profile", "--config", file, "--steps", "3", "--batch", "2")
+        assert settings["timing"] == {"steps": 3, "tolerance": 0.1}
+        assert (settings["lookaheads"], settings["batches"]) == ([1, 2], (2,))
+        file.write_text("numbers: {plain_ms: 20, draft_ms: 2}\ntokens_per_step: {3: 2.1}\n")
+        settings = asked("predict", "--config", file, "--draft-ms", "3")
+        assert settings["numbers"] == {"plain_ms": 20, "draft_ms": 3.0}
+        assert settings["tokens_per_step"] == {3: 2.1}
 
     def test_a_draft_named_by_one_word(self, asked: Any, file: Path) -> None:
         file.write_text("draft: ngram\n")
@@ -191,7 +259,7 @@ class TestConfigFile:
         assert code == 1
         assert "engine" in err
 
-    @pytest.mark.parametrize("verb", ["record", "evaluate", "evaluate --live"])
+    @pytest.mark.parametrize("verb", ["record", "evaluate", "evaluate --live", "profile", "predict"])
     @pytest.mark.parametrize(("text", "named"), [("store: kept", "'store'"), ("worker: 0/2", "'worker'"), ("1: one", "1")])
     def test_a_name_that_is_no_setting_of_a_stage(self, main: Main, file: Path, verb: str, text: str, named: str) -> None:
         file.write_text(text)
@@ -250,6 +318,62 @@ class TestErrors:
     def test_lookaheads_that_are_no_numbers(self, main: Main, text: str) -> None:
         code, _, err = main("evaluate", f"--lookahead={text}")
         assert (code, f"{text!r} is not a list of numbers" in err, "--lookahead" in err) == (2, True, True)
+
+    @pytest.mark.parametrize("verb", ["profile", "predict"])
+    @pytest.mark.parametrize("option", ["--lookahead", "--batch", "--context"])
+    @pytest.mark.parametrize("text", ["three", "1,,2", "", "1.5"])
+    def test_lists_that_are_no_numbers(self, main: Main, verb: str, option: str, text: str) -> None:
+        code, _, err = main(verb, f"{option}={text}")
+        assert (code, f"{text!r} is not a list of numbers" in err, option in err) == (2, True, True)
+
+    @pytest.mark.parametrize("text", ["3", "3=", "=2", "3=two", "3=2.1,,5=2", "2.5=2", "", "3:2.1"])
+    def test_tokens_per_step_that_are_no_pairs(self, main: Main, text: str) -> None:
+        code, _, err = main("predict", f"--tokens-per-step={text}")
+        assert (code, f"{text!r} is not a list like 3=2.1,5=2.4" in err, "--tokens-per-step" in err) == (2, True, True)
+
+    @pytest.mark.parametrize("option", ["--target=t", "--draft=d", "--draft=ngram", "--lookahead=3"])
+    def test_shapes_are_timed_alone(self, main: Main, option: str) -> None:
+        code, _, err = main("profile", "--shapes", "s.yaml", option)
+        assert (code, "--shapes" in err) == (2, True)
+        assert "leave --target, --draft and --lookahead out" in " ".join(err.split())
+
+    @pytest.mark.parametrize(
+        ("words", "problem"),
+        [
+            ("profile", "target is missing"),
+            ("profile --target t --batch 0", "batches.0: Input should be greater than or equal to 1"),
+            ("profile --target t --lookahead 0", "lookaheads.0: Input should be greater than or equal to 1"),
+            ("profile --target t --max-rounds 1", "timing.max_rounds"),
+            ("profile --target t --tolerance 0", "timing.tolerance"),
+            ("profile --target nowhere", "nowhere is no model folder"),
+            ("profile --shapes nowhere.yaml", "there is no configuration file nowhere.yaml"),
+            ("profile --shapes nowhere.yaml --context 0", "contexts.0"),
+            ("predict", "there is no plain baseline"),
+            ("predict --plain-ms 20", "nothing says how long the draft takes"),
+            ("predict --plain-ms 20 --draft-ms 2", "acceptance must come from one place"),
+            (
+                "predict --plain-ms 20 --draft-ms 2 --acceptance 0.5 --tokens-per-step 3=2",
+                "acceptance must come from one place",
+            ),
+            ("predict --plain-ms 20 --draft-ms 2 --acceptance 1.5", "acceptance: Input should be less than or equal to 1"),
+            ("predict --plain-ms 20 --draft-ms 2 --tokens-per-step 3=5", "5.0 tokens per step at lookahead 3 cannot be"),
+            ("predict --plain-ms 20 --draft-ms 2 --tokens-per-step 0=1", "lookahead"),
+            ("predict --plain-ms 0 --draft-ms 2 --acceptance 0.5", "numbers.plain_ms"),
+            ("predict --plain-ms 20 --draft-ms 2 --acceptance 0.5 --batch 2", "batch size 2 was not profiled"),
+            ("predict --plain-ms 20 --draft-ms 2 --acceptance 0.5 --trace nowhere", "nowhere holds no finished record"),
+            ("predict --profile nowhere --acceptance 0.5", "nowhere holds no finished record"),
+            ("predict --scorecard nowhere", "nowhere holds no finished record"),
+        ],
+    )
+    def test_what_cannot_be_is_a_message_with_a_way_out(
+        self, main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, problem: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        code, out, err = main(*words.replace("nowhere", "./nowhere").split())
+        assert (code, out) == (1, "")
+        assert err.startswith("draftsmith: ")
+        assert problem in err.replace("./nowhere", "nowhere")
+        assert "What to do:" in err
 
     def test_an_error_of_ours_is_a_message_and_exit_code_1(self, main: Main, tmp_path: Path) -> None:
         code, out, err = main("evaluate", "--trace", tmp_path, "--draft", "ngram")
@@ -339,7 +463,7 @@ class TestTheFlow:
 
         common = ("--trace", trace, "--draft", draft, "--engine", "fake", "--store", tmp_path)
         code, out, _ = main("evaluate", *common, "--lookahead", "1,2")
-        *table, folder, png, svg, page = out.splitlines()
+        *table, png, svg, page, folder = out.splitlines()
         assert code == 0
         assert "4 prompts of the test split" in "".join(table)
         assert "2.000" in "".join(table)
@@ -383,3 +507,104 @@ class TestTheFlow:
         code, out, _ = main("evaluate", *words)
         table = out.split("first position")[1]
         assert (code, "2.000" in table, "±" in table) == (0, True, False)
+
+
+@pytest.mark.usefixtures("quiet")
+class TestProfileAndPredict:
+    @pytest.fixture
+    def models(self, tmp_path: Path, engine: FakeEngine) -> tuple[Path, Path]:
+        config = json.dumps(LLAMA)
+        return write_model(tmp_path / "target", 1.0, config), write_model(tmp_path / "draft", config=config)
+
+    def profile(self, main: Main, models: tuple[Path, Path], store: Path, *more: object) -> tuple[int, str, str]:
+        words = "--lookahead 1,3 --batch 1,4 --context 64 --steps 2 --max-rounds 2 --engine fake"
+        return main("profile", "--target", models[0], "--draft", models[1], *words.split(), "--store", store, *more)
+
+    def test_the_table_of_a_profile(self, main: Main, tmp_path: Path, models: tuple[Path, Path]) -> None:
+        code, out, err = self.profile(main, models, tmp_path)
+        assert code == 0
+        assert "milliseconds per step on fake: draft for target" in out
+        assert "plain" in out
+        assert "14.50" in out  # three drafted tokens, a verification of one row, and the rest
+        assert Path(out.splitlines()[-1]).parent == tmp_path / "profiles"
+        assert "something else was running" not in err
+
+    def test_a_busy_machine_is_told_of(
+        self, main: Main, tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(timing, "others_share", lambda: 1.0)
+        assert "measure again on a quiet machine" in self.profile(main, models, tmp_path)[2]
+
+    def shapes(self, main: Main, folder: Path) -> tuple[int, str, str]:
+        file = folder / "shapes.yaml"
+        groups = {"depth": [{"num_hidden_layers": layers} for layers in (1, 2, 4)]}
+        file.write_text(json.dumps({"architecture": LLAMA, "groups": groups}))
+        words = "--batch 1 --context 64 --steps 2 --max-rounds 2 --engine fake"
+        return main("profile", "--shapes", file, *words.split(), "--store", folder)
+
+    def test_the_table_and_the_picture_of_shapes(self, main: Main, tmp_path: Path, engine: FakeEngine) -> None:
+        code, out, _ = self.shapes(main, tmp_path)
+        *table, png, svg, page, folder = out.splitlines()
+        assert code == 0
+        assert "llama shapes on fake, plain decoding" in "".join(table)
+        assert all(Path(one).is_file() and Path(one).parent == Path(folder) for one in (png, svg, page))
+
+    def test_a_busy_machine_is_told_of_with_shapes_too(
+        self, main: Main, tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(timing, "others_share", lambda: 1.0)
+        assert "measure again on a quiet machine" in self.shapes(main, tmp_path)[2]
+
+    def test_predict_from_a_profile(self, main: Main, tmp_path: Path, models: tuple[Path, Path]) -> None:
+        profile = self.profile(main, models, tmp_path)[1].splitlines()[-1]
+        words = ("--tokens-per-step", "1=1.6,3=2.4", "--memory-gb", "1", "--store", tmp_path)
+        code, out, _ = main("predict", "--profile", profile, *words)
+        assert code == 0
+        assert out.startswith("Go: ")
+        assert "draft for target on fake" in out
+        assert "memory: the draft takes" in out
+        *_, page, _, _, _, _, _, _, folder = out.splitlines()
+        assert (Path(page).is_file(), Path(page).parent) == (True, Path(folder))
+        assert Path(page).name == "prediction.html"
+
+    def test_vllm_is_given_its_schedule(self, main: Main, tmp_path: Path) -> None:
+        record = profile_record(contexts=(128, 1024), engine=EngineConfig(kind="vllm"))
+        words = ("--tokens-per-step", "1=1.6,4=3.5", "--no-pictures", "--store", tmp_path)
+        code, out, _ = main("predict", "--profile", save_record(tmp_path / "profile", record), *words)
+        assert code == 0
+        for context in (128, 1024):
+            assert f"at context {context}: num_speculative_tokens_per_batch_size = [[1, 4, 4]]" in out
+
+    NUMBERS = ("--plain-ms", "20", "--draft-ms", "2", "--overhead-ms", "1", "--tokens-per-step", "3=2.5")
+
+    def test_predict_from_numbers(self, main: Main, tmp_path: Path) -> None:
+        """A step of 27 ms: 92.6 tokens/s, 1.85 times as fast; parity at 1.35 tokens or 29 ms."""
+        code, out, _ = main("predict", *self.NUMBERS, "--no-pictures", "--store", tmp_path)
+        assert code == 0
+        assert out.startswith("Go: 1.85 x plain decoding with lookahead 3 at batch 1.")
+        for figure in ("any", "2.500", "92.6", "1.85", "1.35", "29.0"):
+            assert figure in out
+        folder = Path(out.splitlines()[-1])
+        assert (folder / "record.json").exists()
+        assert not list(folder.glob("*.html"))
+
+    def test_what_was_wished_for_is_answered(self, main: Main, tmp_path: Path) -> None:
+        """Or that it cannot be had."""
+        words = (*self.NUMBERS, "--no-pictures", "--store", tmp_path)
+        possible, impossible = (main("predict", *words, "--wanted", wanted)[1] for wanted in (120, 1200))
+        assert "3.24" in possible
+        assert "none" in impossible
+
+    def test_no_answer_where_there_is_none(self, main: Main, tmp_path: Path) -> None:
+        words = "--plain-ms 10 --verify-ms 90 --draft-ms 2 --tokens-per-step 3=2.5 --no-pictures"
+        code, out, _ = main("predict", *words.split(), "--store", tmp_path)
+        assert (code, out.startswith("No-go: ")) == (0, True)
+        assert out.count("none") == 2
+
+    def test_without_altair_there_are_numbers_and_a_hint(
+        self, main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "altair", None)
+        code, out, err = main("predict", *self.NUMBERS, "--store", tmp_path)
+        assert (code, out.startswith("Go: ")) == (0, True)
+        assert "no picture: pictures need Altair" in err

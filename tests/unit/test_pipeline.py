@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from draftsmith.cli import app
 from draftsmith.pipeline import STAGES, Stage
 
-GIVEN = {"target", "draft", "source", "prompts", "text"}
+GIVEN = {"target", "draft", "draft or shape", "shapes", "source", "prompts", "text"}
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.verb)

@@ -29,6 +29,11 @@ def find_model(name: str) -> Path:
         ) from None
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a model folder is a checkpoint, or only a shape: a config without weights."""
+    return any(folder.glob("*.safetensors"))
+
+
 def model_fingerprint(folder: Path) -> str:
     """Digest of config.json, every safetensors header, and the first and last 4 KiB of each tensor.
 

@@ -42,5 +42,9 @@ class VocabularyError(DraftsmithError):
     """Two models whose tokens do not mean the same strings."""
 
 
+class PredictionError(DraftsmithError):
+    """A question that what was measured cannot answer."""
+
+
 class EngineError(DraftsmithError):
     """An engine that cannot do what was asked of it."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,7 @@ class EngineConfig(StrictConfig):
     threads: int | None = Field(None, ge=1)
     max_model_len: int | None = Field(None, ge=8)
     kv_cache_gb: int = Field(2, ge=1)
+    quantization: str | None = None  # of the target's weights; transformers knows int8, vllm its own methods
     trust_remote_code: bool = False
 
 
@@ -101,6 +102,33 @@ class LiveRun:
     counters: dict[str, int] = field(default_factory=dict)
     accepted_per_position: list[int] = field(default_factory=list)
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    decode_tokens: int = 0  # emitted by the steps in which nothing was prefilled
+    decode_seconds: float = 0.0  # of those steps
+
+
+class Batching(StrictConfig):
+    """How an engine decodes many prompts, `batch_size` at a time; what predicts its speed follows the same rule.
+
+    Static: batches of like prompt length, each until its last row ends. Continuous: a row that ends makes room for the next.
+    `context` is what attention costs go by when rows differ: the longest (rows are padded) or the mean."""
+
+    admission: Literal["static", "continuous"]
+    context: Literal["longest", "mean"]
+    clips_lookahead: bool  # to what the output limit leaves
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """One step, timed. `context` is the mean length of its rows before it."""
+
+    draft: float
+    verify: float
+    overhead: float
+    context: float
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.verify + self.overhead
 
 
 @dataclass(frozen=True)
@@ -133,19 +161,31 @@ class Scorer(Protocol):
 
 
 class LiveEngine(Protocol):
-    """A target and a draft, loaded as they would serve. Lookahead 0 is plain decoding."""
+    """A target and a draft, loaded as they would serve. Lookahead 0 proposes nothing."""
 
     target_vocabulary: Vocabulary
 
-    def run(self, requests: Sequence[Request], limits: Limits) -> LiveRun: ...
+    def run(self, requests: Sequence[Request], limits: Limits, lookahead: int | None = None) -> LiveRun:
+        """Continue all prompts, by default at the lookahead the engine was made for."""
+        ...
+
+    def time_steps(self, batch: int, context: int, lookaheads: Sequence[int], steps: int) -> dict[int, list[StepSeconds]]:
+        """Time `steps` steps at each lookahead, with `batch` made-up prompts of `context` tokens."""
+        ...
 
 
 class Engine(Protocol):
     """The face of one engine plugin."""
 
     first_drafted: Literal[0, 1]
+    batching: Batching
+    idle_draft_is_free: bool  # a loaded draft that proposes nothing leaves a step as fast as without it
 
     def versions(self) -> dict[str, str]: ...
+
+    def write_random_model(self, config: dict[str, Any], folder: Path, tokenizer: Path | None = None) -> None:
+        """Save a checkpoint of this shape with random weights, with the tokenizer of another model if one is given."""
+        ...
 
     def draft_sampling(self, sampling: Sampling) -> Sampling:
         """What a probabilistic draft's logits go through in this engine when the target uses `sampling`."""
@@ -156,8 +196,17 @@ class Engine(Protocol):
     def scorer(self, draft: Path, sampling: Sampling, config: EngineConfig) -> AbstractContextManager[Scorer]: ...
 
     def live(
-        self, target: Path, draft: Draft | None, lookahead: int, sampling: Sampling, config: EngineConfig
-    ) -> AbstractContextManager[LiveEngine]: ...
+        self,
+        target: Path,
+        draft: Draft | None,
+        lookahead: int,
+        sampling: Sampling,
+        config: EngineConfig,
+        adjustable: bool = False,
+    ) -> AbstractContextManager[LiveEngine]:
+        """Without a draft and with lookahead 0, plain decoding; with a lookahead, proposals that cost nothing. `adjustable`:
+        every lookahead up to the one given can be asked for, run by run."""
+        ...
 
 
 class Dataset(Protocol):

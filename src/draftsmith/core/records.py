@@ -1,11 +1,12 @@
-"""The records that evaluation writes. A record is small, versioned JSON; a Trace, which is large, has its own module."""
+"""The records that stages write. A record is small, versioned JSON; a Trace, which is large, has its own module."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.prompts import Split
-from draftsmith.core.protocols import Draft, EngineConfig
+from draftsmith.core.protocols import Batching, Draft, EngineConfig
 from draftsmith.core.sampling import Sampling
+from draftsmith.core.shapes import Shape
 
 
 class AcceptancePoint(StrictConfig):
@@ -79,6 +80,7 @@ class LiveCell(StrictConfig):
     accepted_per_position: tuple[int, ...]
     phase_seconds: dict[str, float]
     differences: tuple[Difference, ...]
+    decode_tokens_per_second: float | None = None  # over the steps in which nothing was prefilled
 
 
 class LiveCard(StrictConfig):
@@ -95,3 +97,178 @@ class LiveCard(StrictConfig):
     split: Split
     versions: dict[str, str]
     cells: tuple[LiveCell, ...]
+
+
+class ProfileCell(StrictConfig):
+    """Steps of one kind, timed. Phases are means, because throughput goes by the mean; the median and the tenth and ninetieth
+    percentile are of whole steps; `error` is the relative standard error of a whole step's mean over rounds."""
+
+    lookahead: int
+    batch: int
+    context: int
+    draft_ms: float
+    verify_ms: float
+    overhead_ms: float
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    error: float
+    rounds: int
+
+    @property
+    def step_ms(self) -> float:
+        return self.draft_ms + self.verify_ms + self.overhead_ms
+
+
+class Profile(StrictConfig):
+    """Measured step times of an engine on a machine: `draftsmith profile`.
+
+    `plain` is the baseline: steps of the target alone. `cells` were measured with the draft loaded; their lookahead 0 is the
+    draft idle. Without a draft, or with prompt lookup, proposals cost nothing and a step is verification."""
+
+    kind: Literal["profile"] = "profile"
+    schema_version: Literal[1] = 1
+    target: str
+    target_fingerprint: str
+    target_shape: Shape
+    draft: str | None
+    draft_fingerprint: str | None
+    draft_shape: Shape | None
+    engine: EngineConfig
+    dtype: str
+    batching: Batching
+    first_drafted: Literal[0, 1]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    busy: bool  # another process used the machine meanwhile
+    plain: tuple[ProfileCell, ...]
+    cells: tuple[ProfileCell, ...]
+
+
+class ShapeCell(StrictConfig):
+    """One shape with random weights, timed in plain decoding. `forward_ms` is the model's part of `step_ms`."""
+
+    group: str
+    shape: Shape
+    batch: int
+    context: int
+    forward_ms: float
+    step_ms: float
+    median_ms: float
+    error: float
+    rounds: int
+
+
+class ShapeProfile(StrictConfig):
+    """Step times of many shapes: `draftsmith profile --shapes`."""
+
+    kind: Literal["shapeprofile"] = "shapeprofile"
+    schema_version: Literal[1] = 1
+    architecture: str
+    engine: EngineConfig
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    busy: bool
+    cells: tuple[ShapeCell, ...]
+
+
+class LatencyModel(StrictConfig):
+    """Step time from shape, fitted to a ShapeProfile. Errors are relative, on shapes left out of the fit in turn."""
+
+    dtype: str
+    coefficients: dict[str, float]
+    num_shapes: int
+    unseen_error_median: float
+    unseen_error_worst: float
+    unseen_error_rms: float
+
+
+class ScheduleCell(StrictConfig):
+    """The best lookahead at one batch size and context; 0 is switched off, with the draft still loaded."""
+
+    batch: int
+    context: int
+    lookahead: int
+    tokens_per_second: float
+    switched_off_tokens_per_second: float
+
+
+class MemoryCost(StrictConfig):
+    """What a draft takes: its weights, its cache, and so the rows that no longer fit at a context length."""
+
+    draft_weight_gb: float
+    draft_kv_bytes_per_token: int
+    context: int
+    rows_without_draft: int
+    rows_with_draft: int
+    weight_gb_per_device: float
+
+
+class ThroughputPoint(StrictConfig):
+    """What one lookahead gives at one batch size and context. `speedup` is over plain decoding there, and `error` its
+    relative standard error, from acceptance and from both timings."""
+
+    lookahead: int
+    batch: int
+    context: int
+    tokens_per_step: float
+    tokens_per_second: float
+    speedup: float
+    error: float
+    draft_ms: float
+    verify_ms: float
+    overhead_ms: float
+
+
+class Inverse(StrictConfig):
+    """The paper's questions asked backwards at one lookahead, batch size and context; None and why where no answer exists.
+
+    `parity_tokens_per_step`: at which this draft is as fast as plain decoding. `parity_draft_ms`: how long the drafted run may
+    take for that. `required_tokens_per_step`: for the tokens per second that were wished for, if any were."""
+
+    lookahead: int
+    batch: int
+    context: int
+    parity_tokens_per_step: float | None
+    parity_tokens_per_step_reason: str
+    parity_draft_ms: float | None
+    parity_draft_ms_reason: str
+    wanted_tokens_per_second: float | None
+    required_tokens_per_step: float | None
+    required_tokens_per_step_reason: str
+
+
+class Verdict(StrictConfig):
+    """Whether to speculate. `best` is the point with the largest speedup, among sure gains if there are any."""
+
+    answer: Literal["go", "no-go", "only where it pays", "too close to call"]
+    sentence: str
+    best: ThroughputPoint
+
+
+class FormulaPoint(StrictConfig):
+    """The same prediction by the older formulas, for comparison; batch 1 at the shortest context."""
+
+    lookahead: int
+    ours: float
+    paper: float
+    leviathan: float
+
+
+class Prediction(StrictConfig):
+    """Throughput from acceptance and step times: `draftsmith predict`."""
+
+    kind: Literal["prediction"] = "prediction"
+    schema_version: Literal[1] = 1
+    target: str
+    draft: str
+    engine: str
+    replayed_batches: bool  # real batches, row by row; otherwise full ones
+    plain_tokens_per_second: tuple[tuple[int, int, float], ...]  # batch, context
+    points: tuple[ThroughputPoint, ...]
+    schedule: tuple[ScheduleCell, ...]
+    vllm_schedules: dict[int, tuple[tuple[int, int, int], ...]]  # by context
+    inverses: tuple[Inverse, ...]
+    formulas: tuple[FormulaPoint, ...]
+    memory: MemoryCost | None
+    verdict: Verdict

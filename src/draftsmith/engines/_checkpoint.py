@@ -40,7 +40,17 @@ class Checkpoint:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         tokens = {i: token for token, i in self.tokenizer.get_vocab().items()}
-        return Vocabulary(model=self.path.name, tokens=tokens, rows=self.config.get_text_config().vocab_size)
+        return Vocabulary(model=self.path.name, tokens=tokens, rows=self.rows)
+
+    @property
+    def rows(self) -> int:
+        """Of the output head."""
+        return int(self.config.get_text_config().vocab_size)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """A shape with random weights has none."""
+        return any((self.path / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json"))
 
     @cached_property
     def eos_ids(self) -> tuple[int, ...]:

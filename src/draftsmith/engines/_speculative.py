@@ -24,15 +24,26 @@ from draftsmith.theory.ngram import NgramIndex
 
 @dataclass
 class Clocks:
-    """Seconds by phase: prefill, draft, verify, and the overhead of choosing and bookkeeping."""
+    """Seconds of the prefill, and of each step by phase: draft, verify, and the overhead of choosing and bookkeeping."""
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("prefill", "draft", "verify", "overhead"), 0.0))
+    prefill: float = 0.0
+    steps: list[dict[str, float]] = field(default_factory=list)
 
     @contextmanager
     def phase(self, name: str, device: torch.device) -> Iterator[None]:
         began = _now(device)
         yield
-        self.seconds[name] += _now(device) - began
+        if name == "prefill":
+            self.prefill += _now(device) - began
+        else:
+            self.steps[-1][name] += _now(device) - began
+
+    def next_step(self) -> None:
+        self.steps.append(dict.fromkeys(("draft", "verify", "overhead"), 0.0))
+
+    def totals(self) -> dict[str, float]:
+        phases = {name: sum(step[name] for step in self.steps) for name in ("draft", "verify", "overhead")}
+        return {"prefill": self.prefill, **phases}
 
 
 def _now(device: torch.device) -> float:
@@ -94,6 +105,20 @@ class ModelProposer:
         self.known_B = self.known_B[rows]
 
 
+class FreeProposer:
+    """Proposes token 0, again and again, at no cost: what is left of a step is verification."""
+
+    def start(self, tokens_BS: Tensor, lengths_B: Tensor) -> None:
+        pass
+
+    def propose(self, tokens_BS: Tensor, lengths_B: Tensor, lookahead: int, uniform_BK: Tensor) -> Proposal:
+        tokens_BK = torch.zeros((len(lengths_B), lookahead), dtype=torch.long, device=tokens_BS.device)
+        return Proposal(tokens_BK, torch.full_like(lengths_B, lookahead), None)
+
+    def keep(self, rows: Tensor) -> None:
+        pass
+
+
 class NgramProposer:
     """Prompt lookup: no model, no probabilities."""
 
@@ -153,60 +178,93 @@ def decode(
     clocks: Clocks,
     keep_logprobs: bool = False,
 ) -> list[Written]:
-    """Continue a batch of prompts. Each step: propose up to `lookahead` tokens, verify them in one pass, keep what stands."""
-    device, most = target.device, limits.max_new_tokens + limits.tail
-    written = [Written() for _ in requests]
-    rngs = [np.random.default_rng(request.seed) for request in requests]
-    lengths_B = torch.tensor([len(request.prompt_ids) for request in requests], device=device)
-    tokens_BS = torch.zeros((len(requests), int(lengths_B.max()) + most + lookahead), dtype=torch.long, device=device)
-    for row, request in enumerate(requests):
-        tokens_BS[row, : len(request.prompt_ids)] = torch.from_numpy(np.asarray(request.prompt_ids, dtype=np.int64))
-    rows = torch.arange(len(requests))  # which request each row of the batch is
-    with clocks.phase("prefill", device):
-        target.prefill(tokens_BS, lengths_B)
-        if proposer:
-            proposer.start(tokens_BS, lengths_B)
-    while len(rows):
-        with clocks.phase("overhead", device):
-            left_B = torch.tensor([most - len(written[row].tokens) for row in rows.tolist()], device=device)
+    """Continue a batch of prompts until all rows are done."""
+    decoding = Decoding(target, proposer, requests, sampling, limits, clocks, lookahead)
+    decoding.prefill()
+    while len(decoding.rows):
+        decoding.step(lookahead, keep_logprobs)
+    return decoding.written
+
+
+class Decoding:
+    """A batch of prompts on its way. `rows` says which request each row of the batch is; a row that is done leaves."""
+
+    def __init__(
+        self,
+        target: SlotModel,
+        proposer: Proposer | None,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        limits: Limits,
+        clocks: Clocks,
+        most_lookahead: int,
+    ) -> None:
+        self.target, self.proposer, self.sampling, self.limits, self.clocks = target, proposer, sampling, limits, clocks
+        self.most, self.device = limits.max_new_tokens + limits.tail, target.device
+        self.written = [Written() for _ in requests]
+        self.rngs = [np.random.default_rng(request.seed) for request in requests]
+        self.lengths_B = torch.tensor([len(request.prompt_ids) for request in requests], device=self.device)
+        slots = int(self.lengths_B.max()) + self.most + most_lookahead
+        self.tokens_BS = torch.zeros((len(requests), slots), dtype=torch.long, device=self.device)
+        for row, request in enumerate(requests):
+            self.tokens_BS[row, : len(request.prompt_ids)] = torch.from_numpy(np.asarray(request.prompt_ids, dtype=np.int64))
+        self.rows = torch.arange(len(requests))
+
+    def prefill(self) -> None:
+        with self.clocks.phase("prefill", self.device):
+            self.target.prefill(self.tokens_BS, self.lengths_B)
+            if self.proposer:
+                self.proposer.start(self.tokens_BS, self.lengths_B)
+
+    def step(self, lookahead: int, keep_logprobs: bool = False) -> None:
+        """Propose up to `lookahead` tokens, verify them in one pass, keep what stands."""
+        rows, lengths_B, tokens_BS, device = self.rows.tolist(), self.lengths_B, self.tokens_BS, self.device
+        self.clocks.next_step()
+        with self.clocks.phase("overhead", device):
+            left_B = torch.tensor([self.most - len(self.written[row].tokens) for row in rows], device=device)
             k = min(lookahead, int(left_B.max()) - 1)
             # Every row draws the same number of variates a step whatever its neighbours do: its output is its own.
-            uniform = torch.from_numpy(np.stack([rngs[row].random(2 * lookahead + 1) for row in rows.tolist()])).to(device)
-        with clocks.phase("draft", device):
-            if proposer and k:
-                proposal = proposer.propose(tokens_BS, lengths_B, k, uniform[:, :lookahead])
+            uniform = torch.from_numpy(np.stack([self.rngs[row].random(2 * lookahead + 1) for row in rows])).to(device)
+        with self.clocks.phase("draft", device):
+            if self.proposer and k:
+                proposal = self.proposer.propose(tokens_BS, lengths_B, k, uniform[:, :lookahead])
                 proposal.counts_B = torch.minimum(proposal.counts_B, left_B - 1)
             else:
                 proposal = Proposal(tokens_BS[:, :0], torch.zeros_like(lengths_B), None)
                 k = 0
-        with clocks.phase("verify", device):
+        with self.clocks.phase("verify", device):
             positions = lengths_B[:, None] + torch.arange(-1, k, device=device)
             tokens_BS.scatter_(1, positions[:, 1:], proposal.tokens_BK)
-            logits_BKV = target.forward(tokens_BS.gather(1, positions), positions, keep_logits=k + 1)
-        with clocks.phase("overhead", device):
-            accepted_B, next_B = _accept(logits_BKV, proposal, sampling, uniform[:, lookahead:])
+            logits_BKV = self.target.forward(tokens_BS.gather(1, positions), positions, keep_logits=k + 1)
+        with self.clocks.phase("overhead", device):
+            accepted_B, next_B = _accept(logits_BKV, proposal, self.sampling, uniform[:, lookahead:])
             tokens_BS.scatter_(1, (lengths_B + accepted_B)[:, None], next_B[:, None])
             if keep_logprobs:
-                _note_logprobs([written[row] for row in rows.tolist()], logits_BKV, next_B, sampling, limits)
-            going_on, advance = [], accepted_B + 1
-            for at, row in enumerate(rows.tolist()):
-                begin, count, done = int(lengths_B[at]), 0, False
-                for token in tokens_BS[at, begin : begin + int(advance[at])].tolist():
-                    count += 1
-                    if done := written[row].append(token, limits):
-                        break
-                written[row].step_tokens.append(count)
-                if not done:
-                    going_on.append(at)
-            lengths_B = lengths_B + advance
-            if len(going_on) < len(rows):
-                kept = torch.tensor(going_on, dtype=torch.long)
-                rows, lengths_B, tokens_BS = rows[kept], lengths_B[kept.to(device)], tokens_BS[kept.to(device)]
-                if len(rows):
-                    target.keep(kept.to(device))
-                    if proposer:
-                        proposer.keep(kept.to(device))
-    return written
+                _note_logprobs([self.written[row] for row in rows], logits_BKV, next_B, self.sampling, self.limits)
+            self._write(accepted_B + 1)
+
+    def _write(self, advance_B: Tensor) -> None:
+        """Note each row's new tokens, and drop the rows that are done."""
+        going_on = []
+        for at, row in enumerate(self.rows.tolist()):
+            begin, count, done = int(self.lengths_B[at]), 0, False
+            for token in self.tokens_BS[at, begin : begin + int(advance_B[at])].tolist():
+                count += 1
+                if done := self.written[row].append(token, self.limits):
+                    break
+            self.written[row].step_tokens.append(count)
+            if not done:
+                going_on.append(at)
+        self.lengths_B = self.lengths_B + advance_B
+        if len(going_on) == len(self.rows):
+            return
+        kept = torch.tensor(going_on, dtype=torch.long)
+        on_device = kept.to(self.device)
+        self.rows, self.lengths_B, self.tokens_BS = self.rows[kept], self.lengths_B[on_device], self.tokens_BS[on_device]
+        if len(self.rows):
+            self.target.keep(on_device)
+            if self.proposer:
+                self.proposer.keep(on_device)
 
 
 def _accept(logits_BKV: Tensor, proposal: Proposal, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:

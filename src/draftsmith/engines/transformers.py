@@ -12,8 +12,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from draftsmith.core.errors import EngineError, ModelError
+from draftsmith.core.errors import EngineError, MissingDependencyError, ModelError
 from draftsmith.core.protocols import (
+    Batching,
     Draft,
     DraftScore,
     EngineConfig,
@@ -23,17 +24,20 @@ from draftsmith.core.protocols import (
     LiveRun,
     NgramDraft,
     Request,
+    StepSeconds,
 )
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.trace import TraceRow
-from draftsmith.core.vocabulary import check_same_tokens
+from draftsmith.core.vocabulary import Vocabulary, check_same_tokens
 from draftsmith.engines._attention import NAME as GROUPED_ATTENTION
 from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.engines._choose import process
 from draftsmith.engines._packed import pack
+from draftsmith.engines._random_model import write_random_model
 from draftsmith.engines._slots import SlotModel
-from draftsmith.engines._speculative import Clocks, ModelProposer, NgramProposer, Proposer, decode
+from draftsmith.engines._speculative import Clocks, Decoding, FreeProposer, ModelProposer, NgramProposer, Proposer, decode
 
+_WARM_STEPS = 2  # not timed: the first steps at a new size find buffers and code cold
 _SCORE_LOGITS = 1 << 26  # logits held at once while scoring: 256 MB in float32
 
 
@@ -44,7 +48,7 @@ def _device(config: EngineConfig) -> torch.device:
     return found or torch.device("cpu")
 
 
-def _load(checkpoint: Checkpoint, config: EngineConfig) -> SlotModel:
+def _load(checkpoint: Checkpoint, config: EngineConfig, quantization: str | None = None) -> SlotModel:
     if config.tensor_parallel > 1:
         raise EngineError(
             f"the transformers engine runs on one device, not on {config.tensor_parallel}",
@@ -64,8 +68,23 @@ def _load(checkpoint: Checkpoint, config: EngineConfig) -> SlotModel:
     except (ValueError, OSError) as error:
         raise ModelError(f"transformers cannot load {checkpoint.path}: {error}", "check the checkpoint") from None
     model = model.to(_device(config)).eval()
-    pack(model)
+    if quantization is not None:
+        _quantize(model, quantization)
+    else:
+        pack(model)
     return SlotModel(model)
+
+
+def _quantize(model: torch.nn.Module, method: str) -> None:
+    if method != "int8":
+        raise EngineError(
+            f"the transformers engine does not know the quantization {method!r}", "it knows int8; vllm knows its own methods"
+        )
+    try:
+        from torchao.quantization import Int8WeightOnlyConfig, quantize_
+    except ModuleNotFoundError:
+        raise MissingDependencyError("int8 weights need torchao", "pip install 'draftsmith[quantization]'") from None
+    quantize_(model, Int8WeightOnlyConfig())
 
 
 def _batches(requests: Sequence[Request], size: int) -> Iterator[list[int]]:
@@ -79,7 +98,7 @@ def _check_fits(longest: int, checkpoint: Checkpoint) -> None:
     if longest > checkpoint.max_positions:
         raise EngineError(
             f"a prompt with its output needs {longest} positions, {checkpoint.path.name} has {checkpoint.max_positions}",
-            "ask for fewer new tokens, or leave the longest prompts out with --max-prompt-tokens",
+            "ask for fewer new tokens or shorter contexts, or leave the longest prompts out with --max-prompt-tokens",
         )
     window = getattr(checkpoint.config.get_text_config(), "sliding_window", None)
     if window and longest > window:
@@ -98,7 +117,7 @@ def _longest(requests: Sequence[Request], limits: Limits, lookahead: int) -> int
 class _Recorder:
     def __init__(self, path: Path, config: EngineConfig) -> None:
         self._checkpoint = Checkpoint(path, config.trust_remote_code)
-        self._model, self._config = _load(self._checkpoint, config), config
+        self._model, self._config = _load(self._checkpoint, config, config.quantization), config
         self.eos_ids = self._checkpoint.eos_ids
         self.vocabulary = self._checkpoint.vocabulary
         self.encode = self._checkpoint.encode
@@ -188,8 +207,7 @@ class _Scorer:
 class _Live:
     def __init__(self, target: Path, draft: Draft | None, lookahead: int, sampling: Sampling, config: EngineConfig) -> None:
         self._checkpoints = [Checkpoint(target, config.trust_remote_code)]
-        self.target_vocabulary = self._checkpoints[0].vocabulary
-        self._target = _load(self._checkpoints[0], config)
+        self._target = _load(self._checkpoints[0], config, config.quantization)
         self._lookahead, self._sampling, self._config = lookahead, sampling, config
         self._proposer: Proposer | None = None
         if isinstance(draft, NgramDraft):
@@ -199,16 +217,23 @@ class _Live:
             check_same_tokens(self.target_vocabulary, checkpoint.vocabulary)
             self._checkpoints.append(checkpoint)
             model = _load(checkpoint, config)
-            self._proposer = ModelProposer(model, draft.method, sampling, self.target_vocabulary.rows)
+            self._proposer = ModelProposer(model, draft.method, sampling, self._checkpoints[0].rows)
+        elif lookahead:
+            self._proposer = FreeProposer()
 
-    def run(self, requests: Sequence[Request], limits: Limits) -> LiveRun:
+    @property
+    def target_vocabulary(self) -> Vocabulary:
+        return self._checkpoints[0].vocabulary
+
+    def run(self, requests: Sequence[Request], limits: Limits, lookahead: int | None = None) -> LiveRun:
+        lookahead = self._lookahead if lookahead is None else lookahead
         for checkpoint in self._checkpoints:
-            _check_fits(_longest(requests, limits, self._lookahead), checkpoint)
+            _check_fits(_longest(requests, limits, lookahead), checkpoint)
         clocks = Clocks()
         rows: dict[int, LiveRow] = {}
         for batch in _batches(requests, self._config.batch_size):
             chosen = [requests[i] for i in batch]
-            written = decode(self._target, self._proposer, self._lookahead, chosen, self._sampling, limits, clocks)
+            written = decode(self._target, self._proposer, lookahead, chosen, self._sampling, limits, clocks)
             for i, row in zip(batch, written, strict=True):
                 rows[i] = LiveRow(
                     output_ids=np.array(row.tokens, dtype=np.int32),
@@ -217,16 +242,44 @@ class _Live:
                 )
         steps = sum(len(row.step_tokens) for row in rows.values())
         tokens = sum(len(row.output_ids) for row in rows.values())
+        phases = clocks.totals()
         return LiveRun(
             rows=[rows[i] for i in range(len(requests))],
-            seconds=sum(clocks.seconds.values()),
+            seconds=sum(phases.values()),
             counters={"steps": steps, "accepted_emitted": tokens - steps},
-            phase_seconds=clocks.seconds,
+            phase_seconds=phases,
+            decode_tokens=tokens,
+            decode_seconds=sum(phases.values()) - clocks.prefill,
         )
+
+    def time_steps(self, batch: int, context: int, lookaheads: Sequence[int], steps: int) -> dict[int, list[StepSeconds]]:
+        rng, most = np.random.default_rng(0), max(lookaheads)
+        prompts = rng.integers(0, self._checkpoints[0].rows, size=(batch, context)).astype(np.int32)
+        requests = [Request(prompt, row) for row, prompt in enumerate(prompts)]
+        limits = Limits((most + 1) * (steps + _WARM_STEPS) * len(lookaheads), ())
+        for checkpoint in self._checkpoints:
+            _check_fits(_longest(requests, Limits((most + 1) * (steps + _WARM_STEPS), ()), most), checkpoint)
+        clocks = Clocks()
+        decoding = Decoding(self._target, self._proposer, requests, self._sampling, limits, clocks, most)
+        decoding.prefill()
+        start_B = decoding.lengths_B
+        timed: dict[int, list[StepSeconds]] = {}
+        for lookahead in lookaheads:
+            decoding.lengths_B = start_B  # slots behind it are forgotten
+            timed[lookahead] = []
+            for step in range(_WARM_STEPS + steps):
+                length = float(decoding.lengths_B.float().mean())
+                decoding.step(lookahead)
+                if step >= _WARM_STEPS:
+                    timed[lookahead].append(StepSeconds(**clocks.steps[-1], context=length))
+        return timed
 
 
 class _Transformers:
     first_drafted: Literal[0, 1] = 0
+    batching = Batching(admission="static", context="longest", clips_lookahead=True)
+    idle_draft_is_free = True
+    write_random_model = staticmethod(write_random_model)
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__), "transformers": transformers.__version__}
@@ -244,7 +297,13 @@ class _Transformers:
 
     @contextmanager
     def live(
-        self, target: Path, draft: Draft | None, lookahead: int, sampling: Sampling, config: EngineConfig
+        self,
+        target: Path,
+        draft: Draft | None,
+        lookahead: int,
+        sampling: Sampling,
+        config: EngineConfig,
+        adjustable: bool = False,
     ) -> Iterator[_Live]:
         yield _Live(target, draft, lookahead, sampling, config)
 

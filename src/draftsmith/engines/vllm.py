@@ -28,6 +28,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from draftsmith.core.errors import EngineError
 from draftsmith.core.protocols import (
+    Batching,
     Draft,
     DraftScore,
     EngineConfig,
@@ -37,11 +38,14 @@ from draftsmith.core.protocols import (
     LiveRun,
     NgramDraft,
     Request,
+    StepSeconds,
 )
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.trace import TraceRow
-from draftsmith.core.vocabulary import check_same_tokens
+from draftsmith.core.vocabulary import Vocabulary, check_same_tokens
 from draftsmith.engines._checkpoint import Checkpoint
+from draftsmith.engines._random_model import write_random_model
+from draftsmith.engines._vllm_clock import CLOCK, FREE_PROPOSER
 
 _COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
@@ -49,6 +53,7 @@ _COUNTERS = {
     "accepted_tokens": "vllm:spec_decode_num_accepted_tokens",
     "preemptions": "vllm:num_preemptions",
 }
+_WARM_STEPS = 2  # not timed: the first step after a change verifies what was proposed before it
 _PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"
 
 
@@ -72,6 +77,7 @@ def _engine(checkpoint: Checkpoint, config: EngineConfig, **options: Any) -> Ite
             logprobs_mode="processed_logprobs",
             disable_log_stats=False,
             load_format="safetensors",
+            skip_tokenizer_init=not checkpoint.has_tokenizer,
             **options,
         )
     except (ValueError, RuntimeError, OSError) as error:
@@ -142,7 +148,7 @@ def _check_fits(llm: vllm.LLM, longest: int) -> None:
     if longest > room:
         raise EngineError(
             f"a prompt with its output needs {longest} positions, the engine has room for {room}",
-            "raise --max-model-len, ask for fewer new tokens, or leave long prompts out with --max-prompt-tokens",
+            "raise --max-model-len, or ask for shorter contexts or fewer new tokens",
         )
 
 
@@ -213,22 +219,44 @@ class _Scorer:
 
 
 class _Live:
-    def __init__(self, llm: vllm.LLM, checkpoint: Checkpoint, lookahead: int, sampling: Sampling) -> None:
-        self._llm, self._lookahead, self._sampling = llm, lookahead, sampling
-        self.target_vocabulary = checkpoint.vocabulary
+    def __init__(
+        self,
+        llm: vllm.LLM,
+        checkpoint: Checkpoint,
+        draft: Draft | None,
+        lookahead: int,
+        sampling: Sampling,
+        config: EngineConfig,
+        adjustable: bool,
+    ) -> None:
+        self._llm, self._lookahead, self._sampling, self._config = llm, lookahead, sampling, config
+        self._adjustable, self._free, self._clock_runs = adjustable, draft is None and lookahead > 0, False
+        self._checkpoint = checkpoint
 
-    def run(self, requests: Sequence[Request], limits: Limits) -> LiveRun:
+    @property
+    def target_vocabulary(self) -> Vocabulary:
+        return self._checkpoint.vocabulary
+
+    def run(self, requests: Sequence[Request], limits: Limits, lookahead: int | None = None) -> LiveRun:
         _check_fits(self._llm, _longest(requests, limits))
+        self._set_lookahead(self._lookahead if lookahead is None else lookahead)
         engine = self._llm.llm_engine
         before, positions_before = self._counters()
         began = time.perf_counter()
-        for i, request in enumerate(requests):
-            params = _params(request, self._sampling, limits, output_kind=RequestOutputKind.DELTA)
-            engine.add_request(str(i), _prompt(request.prompt_ids), params)
+        self._add(requests, limits)
         deltas: list[list[list[int]]] = [[] for _ in requests]
+        unfinished, decode_tokens, decode_seconds = len(requests), 0, 0.0
         while engine.has_unfinished_requests():
+            # A request that could run and has no token yet is being prefilled in this step.
+            decoding = sum(1 for one in deltas if one) - (len(requests) - unfinished)
+            only_decodes = decoding == min(self._config.batch_size, unfinished)
+            step_began, emitted = time.perf_counter(), 0
             for output in engine.step():
-                deltas[int(output.request_id)].append(list(output.outputs[0].token_ids))
+                tokens = list(output.outputs[0].token_ids)
+                deltas[int(output.request_id)].append(tokens)
+                emitted, unfinished = emitted + len(tokens), unfinished - output.finished
+            if only_decodes:
+                decode_tokens, decode_seconds = decode_tokens + emitted, decode_seconds + time.perf_counter() - step_began
         seconds = time.perf_counter() - began
         after, positions_after = self._counters()
         return LiveRun(
@@ -236,7 +264,66 @@ class _Live:
             seconds=seconds,
             counters={name: after[name] - before[name] for name in after},
             accepted_per_position=[b - a for a, b in zip(positions_before, positions_after, strict=True)],
+            decode_tokens=decode_tokens,
+            decode_seconds=decode_seconds,
         )
+
+    def time_steps(self, batch: int, context: int, lookaheads: Sequence[int], steps: int) -> dict[int, list[StepSeconds]]:
+        engine, rounds = self._llm.llm_engine, _WARM_STEPS + steps
+        limits = Limits(sum((k + 1) * rounds for k in lookaheads) + 2 * (max(lookaheads) + 1), ())
+        prompts = np.random.default_rng(0).integers(0, self._checkpoint.rows, size=(batch, context)).astype(np.int32)
+        requests = [Request(prompt, row) for row, prompt in enumerate(prompts)]
+        _check_fits(self._llm, _longest(requests, limits))
+        if batch > self._config.batch_size:
+            raise EngineError(f"the engine has room for {self._config.batch_size} rows, not {batch}", "ask for smaller batches")
+        if not self._clock_runs:
+            self._llm.collective_rpc("draftsmith_start_clock")
+            self._clock_runs = True
+        self._set_lookahead(lookaheads[0])
+        self._add(requests, limits)
+        lengths = dict.fromkeys(map(str, range(batch)), float(context))
+        while min(lengths.values()) == context:
+            self._step(lengths)
+        timed: dict[int, list[StepSeconds]] = {}
+        for lookahead in lookaheads:
+            self._set_lookahead(lookahead)
+            timed[lookahead] = []
+            for step in range(rounds):
+                length = sum(lengths.values()) / batch
+                self._llm.collective_rpc("draftsmith_read_clock")
+                began = time.perf_counter()
+                self._step(lengths)
+                total = time.perf_counter() - began
+                inside = self._llm.collective_rpc("draftsmith_read_clock")[0]
+                if step >= _WARM_STEPS:
+                    overhead = total - inside["draft"] - inside["verify"]
+                    timed[lookahead].append(StepSeconds(inside["draft"], inside["verify"], overhead, length))
+        engine.abort_request(list(lengths))
+        while engine.has_unfinished_requests():
+            engine.step()
+        return timed
+
+    def _add(self, requests: Sequence[Request], limits: Limits) -> None:
+        for i, request in enumerate(requests):
+            params = _params(request, self._sampling, limits, output_kind=RequestOutputKind.DELTA)
+            self._llm.llm_engine.add_request(str(i), _prompt(request.prompt_ids), params)
+
+    def _step(self, lengths: dict[str, float]) -> None:
+        for output in self._llm.llm_engine.step():
+            lengths[output.request_id] += len(output.outputs[0].token_ids)
+
+    def _set_lookahead(self, lookahead: int) -> None:
+        """Of the next steps. vLLM looks it up by batch size; ours is the same for all."""
+        if not self._adjustable:
+            if lookahead != self._lookahead:
+                raise EngineError(
+                    f"this vLLM engine speculates {self._lookahead} tokens ahead, not {lookahead}", "start another engine"
+                )
+            return
+        scheduler = self._llm.llm_engine.engine_core.engine_core.scheduler
+        scheduler.dynamic_sd_lookup = [lookahead] * len(scheduler.dynamic_sd_lookup)
+        if self._free:
+            self._llm.collective_rpc("draftsmith_set_free_lookahead", args=(lookahead,))
 
     def _row(self, steps: list[list[int]], limits: Limits) -> LiveRow:
         tokens = [token for step in steps for token in step]
@@ -254,6 +341,9 @@ class _Live:
 
 class _Vllm:
     first_drafted: Literal[0, 1] = 1
+    batching = Batching(admission="continuous", context="mean", clips_lookahead=False)
+    idle_draft_is_free = False  # vLLM keeps the draft's cache up to date: one pass of the draft a step
+    write_random_model = staticmethod(write_random_model)
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__), "transformers": transformers.__version__, "vllm": vllm.__version__}
@@ -264,7 +354,7 @@ class _Vllm:
     @contextmanager
     def recorder(self, model: Path, config: EngineConfig) -> Iterator[_Recorder]:
         checkpoint = Checkpoint(model, config.trust_remote_code)
-        with _engine(checkpoint, config, max_logprobs=-1) as llm:
+        with _engine(checkpoint, config, max_logprobs=-1, quantization=config.quantization) as llm:
             yield _Recorder(llm, checkpoint)
 
     @contextmanager
@@ -280,34 +370,52 @@ class _Vllm:
 
     @contextmanager
     def live(
-        self, target: Path, draft: Draft | None, lookahead: int, sampling: Sampling, config: EngineConfig
+        self,
+        target: Path,
+        draft: Draft | None,
+        lookahead: int,
+        sampling: Sampling,
+        config: EngineConfig,
+        adjustable: bool = False,
     ) -> Iterator[_Live]:
         checkpoint = Checkpoint(target, config.trust_remote_code)
-        speculation: dict[str, Any] = {"num_speculative_tokens": lookahead}
-        if isinstance(draft, NgramDraft):
-            speculation |= {
-                "method": "ngram",
-                "prompt_lookup_max": draft.max_ngram,
-                "prompt_lookup_min": draft.min_ngram,
-            }
-        elif draft is not None:
-            other = Checkpoint(Path(draft.path), config.trust_remote_code)
-            check_same_tokens(checkpoint.vocabulary, other.vocabulary)
-            if other.vocabulary.rows != checkpoint.vocabulary.rows:
-                raise EngineError(
-                    f"vLLM wants drafts with the target's {checkpoint.vocabulary.rows} output rows, "
-                    f"{other.path.name} has {other.vocabulary.rows}",
-                    "pad the draft's embedding and output rows, or use `--engine transformers`",
-                )
-            speculation |= {
-                "method": "draft_model",
-                "model": str(other.path),
-                "draft_tensor_parallel_size": config.tensor_parallel,
-                "draft_sample_method": draft.method,
-            }
-        options = {"speculative_config": speculation} if draft is not None and lookahead else {}
+        options: dict[str, Any] = {"worker_extension_cls": CLOCK, "quantization": config.quantization}
+        if lookahead:
+            options["speculative_config"] = _speculation(checkpoint, draft, lookahead, config, adjustable)
         with _engine(checkpoint, config, **options) as llm:
-            yield _Live(llm, checkpoint, lookahead, sampling)
+            yield _Live(llm, checkpoint, draft, lookahead, sampling, config, adjustable and lookahead > 0)
+
+
+def _speculation(
+    target: Checkpoint, draft: Draft | None, lookahead: int, config: EngineConfig, adjustable: bool
+) -> dict[str, Any]:
+    speculation: dict[str, Any] = {"num_speculative_tokens": lookahead}
+    if adjustable:
+        speculation["num_speculative_tokens_per_batch_size"] = [(1, config.batch_size, lookahead)]
+    if draft is None:
+        return {**speculation, "method": "custom_class", "model": FREE_PROPOSER}
+    if isinstance(draft, NgramDraft):
+        return {
+            **speculation,
+            "method": "ngram",
+            "prompt_lookup_max": draft.max_ngram,
+            "prompt_lookup_min": draft.min_ngram,
+        }
+    other = Checkpoint(Path(draft.path), config.trust_remote_code)
+    check_same_tokens(target.vocabulary, other.vocabulary)
+    if other.vocabulary.rows != target.vocabulary.rows:
+        raise EngineError(
+            f"vLLM wants drafts with the target's {target.vocabulary.rows} output rows, "
+            f"{other.path.name} has {other.vocabulary.rows}",
+            "pad the draft's embedding and output rows, or use `--engine transformers`",
+        )
+    return {
+        **speculation,
+        "method": "draft_model",
+        "model": str(other.path),
+        "draft_tensor_parallel_size": config.tensor_parallel,
+        "draft_sample_method": draft.method,
+    }
 
 
 PLUGIN = _Vllm()

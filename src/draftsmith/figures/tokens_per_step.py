@@ -1,26 +1,18 @@
 """Tokens per step against lookahead: the replayed curves of one draft, and live runs as points on them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from draftsmith.core.errors import MissingDependencyError
 from draftsmith.core.records import AcceptanceCurve, LiveCard, Scorecard
-
-if TYPE_CHECKING:
-    import altair
-
-_WIDTH, _HEIGHT = 560, 340
+from draftsmith.figures._style import HEIGHT, WIDTH, altair, lookahead_axis
 
 
-def tokens_per_step(card: Scorecard, live: Sequence[LiveCard] = ()) -> "altair.LayerChart":
+def tokens_per_step(card: Scorecard, live: Sequence[LiveCard] = ()) -> Any:
     """One line a data set with a band of two standard errors over prompts; the overall curve is drawn stronger."""
-    try:
-        import altair as alt
-    except ModuleNotFoundError:
-        raise MissingDependencyError("pictures need Altair", "pip install 'draftsmith[report]'") from None
+    alt = altair()
     curves = {"all": card.overall, **(card.by_dataset if len(card.by_dataset) > 1 else {})}
     values = [entry for name, one in curves.items() for entry in _points(name, one)]
-    lookahead = alt.X("lookahead:Q", title="lookahead (tokens proposed per step)", axis=alt.Axis(tickMinStep=1, format="d"))
+    lookahead = lookahead_axis(alt)
     colour = alt.Color("prompts:N", title="prompts", sort=list(curves), legend=alt.Legend(symbolOpacity=1, symbolType="circle"))
     base = alt.Chart(alt.Data(values=values))
     # One band only: four of them over each other say nothing. The other curves have their errors in the tooltip.
@@ -47,7 +39,7 @@ def tokens_per_step(card: Scorecard, live: Sequence[LiveCard] = ()) -> "altair.L
         "subtitle": f"{card.overall.num_prompts} prompts of the {card.split} split, band: two standard errors"
         + (", crosses: live runs" if measured else ""),
     }
-    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, title=title)
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
 
 
 def _points(name: str, one: AcceptanceCurve) -> list[dict[str, Any]]:

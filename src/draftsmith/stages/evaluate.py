@@ -7,34 +7,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from draftsmith.core import registry
 from draftsmith.core.checkpoints import find_model, model_fingerprint
 from draftsmith.core.config import StrictConfig
-from draftsmith.core.errors import DataError, RecordError
+from draftsmith.core.errors import DataError
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
 from draftsmith.core.protocols import Draft, Engine, EngineConfig, NgramDraft, Scorer
 from draftsmith.core.records import Scorecard
 from draftsmith.core.sampling import DraftMethod, Sampling
-from draftsmith.core.store import Store, write_atomic
+from draftsmith.core.scores import read_scores, scores_path, write_scores
+from draftsmith.core.store import Store
 from draftsmith.core.trace import TraceReader, TraceRow
 from draftsmith.core.vocabulary import check_same_tokens
 from draftsmith.theory.acceptance import AcceptanceSums, Array, acceptance_chances, curve, replay
 from draftsmith.theory.ngram import ngram_chances
-
-_SCORES = pa.schema(
-    [
-        pa.field("prompt_id", pa.string(), nullable=False),
-        pa.field("argmax_ids", pa.list_(pa.int32()), nullable=False),
-        pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
-        pa.field("top_gaps", pa.list_(pa.float32()), nullable=False),
-    ]
-)
 
 
 class EvaluateConfig(StrictConfig):
@@ -154,34 +143,17 @@ def _ngram_shards(
 def _model_shards(
     trace: TraceReader, scorer: Scorer, folder: Path, method: DraftMethod, first: int
 ) -> Iterator[tuple[list[TraceRow], list[Array]]]:
-    paths = [folder / f"scores-{index:05d}.parquet" for index in range(len(trace.record.shards))]
+    paths = [scores_path(folder, index) for index in range(len(trace.record.shards))]
     with progress("scoring, shards", len(paths), already=sum(path.exists() for path in paths)) as bar:
         for index, path in enumerate(paths):
             rows = trace.shard(index)
             if not path.exists():
-                _write_scores(path, rows, scorer)
+                write_scores(path, rows, scorer.score(rows))
                 bar.advance()
-            yield rows, _read_chances(path, rows, method, first)
-
-
-def _write_scores(path: Path, rows: list[TraceRow], scorer: Scorer) -> None:
-    scores = scorer.score(rows)
-    columns = {
-        "prompt_id": [row.prompt_id for row in rows],
-        "argmax_ids": [score.argmax_ids for score in scores],
-        "logprobs": [score.logprobs for score in scores],
-        "top_gaps": [score.top_gaps for score in scores],
-    }
-    table = pa.table(columns, schema=_SCORES)
-    write_atomic(path, lambda partial: pq.write_table(table, partial, compression="zstd"))
-
-
-def _read_chances(path: Path, rows: list[TraceRow], method: DraftMethod, first: int) -> list[Array]:
-    table = pq.read_table(path, schema=_SCORES)
-    chances = []
-    for i, row in enumerate(rows):
-        if table["prompt_id"][i].as_py() != row.prompt_id:
-            raise RecordError(f"{path} does not belong to this trace", "delete its folder and evaluate again")
-        argmax, logprobs = (np.asarray(table[name][i].values) for name in ("argmax_ids", "logprobs"))
-        chances.append(acceptance_chances(row.output_ids, argmax, row.logprobs, logprobs, method)[first:])
-    return chances
+            yield (
+                rows,
+                [
+                    acceptance_chances(row.output_ids, score.argmax_ids, row.logprobs, score.logprobs, method)[first:]
+                    for row, score in zip(rows, read_scores(path, rows), strict=True)
+                ],
+            )

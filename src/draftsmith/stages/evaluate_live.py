@@ -119,6 +119,7 @@ def _cell(engine: Engine, rows: list[TraceRow], result: LiveRun, lookahead: int)
         counters=result.counters,
         accepted_per_position=tuple(result.accepted_per_position),
         phase_seconds=result.phase_seconds,
+        decode_tokens_per_second=result.decode_tokens / result.decode_seconds if result.decode_seconds else None,
         differences=tuple(
             difference
             for row, live in zip(rows, result.rows, strict=True)

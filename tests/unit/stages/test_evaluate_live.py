@@ -93,6 +93,13 @@ class TestCells:
         cell = run(settings(lookaheads=(1,)), tmp_path).cells[0]
         assert (cell.counters, cell.accepted_per_position, cell.phase_seconds) == ({"drafts": 3}, (2, 1), {"draft": 0.5})
 
+    @pytest.mark.parametrize(("decoded", "speed"), [((6, 1.5), 4.0), ((0, 0.0), None)])
+    def test_throughput_of_the_steps_in_which_nothing_was_prefilled(
+        self, tmp_path: Path, settings: Settings, engine: FakeEngine, decoded: tuple[int, float], speed: float | None
+    ) -> None:
+        engine.decoded = decoded
+        assert run(settings(lookaheads=(1,)), tmp_path).cells[0].decode_tokens_per_second == speed
+
     def test_plain_decoding_loads_no_draft(self, tmp_path: Path, settings: Settings, draft: Path, engine: FakeEngine) -> None:
         run(settings(lookaheads=(0, 3)), tmp_path)
         assert engine.opened == [("live", None, 0), ("live", ModelDraft(path=str(draft)), 3)]

@@ -1,0 +1,168 @@
+"""What the command line prints of a record: one table a verb."""
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from draftsmith.api import Kept
+from draftsmith.core.records import LiveCard, Prediction, Profile, Scorecard, ShapeProfile, ThroughputPoint
+
+
+def print_scorecard(kept: Kept[Scorecard]) -> None:
+    card = kept.record
+    several = len(card.by_dataset) > 1
+    table = Table(title=f"tokens per step, {card.overall.num_prompts} prompts of the {card.split} split (± one standard error)")
+    for name in (
+        "lookahead",
+        "all",
+        *(card.by_dataset if several else ()),
+        "accepted per step",
+        "first position",
+        "steps",
+    ):
+        table.add_column(name, justify="right")
+    for i, point in enumerate(card.overall.points):
+        others = [f"{one.points[i].tokens_per_step:.3f}" for one in card.by_dataset.values()] if several else []
+        table.add_row(
+            str(point.lookahead),
+            _with_error(point.tokens_per_step, point.tokens_per_step_error),
+            *others,
+            f"{point.accepted_per_step:.3f}",
+            f"{point.acceptance_by_position[0]:.1%}" if point.acceptance_by_position else "-",
+            f"{point.steps:.0f}",
+        )
+    Console().print(table)
+
+
+def _with_error(value: float, error: float | None) -> str:
+    return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
+
+
+def print_live(kept: Kept[LiveCard]) -> None:
+    card = kept.record
+    plain = next((cell.tokens_per_second for cell in card.cells if cell.lookahead == 0), None)
+    table = Table(title=f"live on {card.engine.kind}, {card.cells[0].num_prompts} prompts of the {card.split} split")
+    for name in ("lookahead", "tokens/s", "against plain", "tokens per step", "steps", "outputs that differ"):
+        table.add_column(name, justify="right")
+    for cell in card.cells:
+        table.add_row(
+            str(cell.lookahead),
+            f"{cell.tokens_per_second:.1f}",
+            f"{cell.tokens_per_second / plain:.2f} x" if plain else "no baseline",
+            "-" if cell.tokens_per_step is None else f"{cell.tokens_per_step:.3f}",
+            str(cell.steps),
+            str(len(cell.differences)) if card.sampling.is_greedy else "sampled",
+        )
+    Console().print(table)
+    if plain is None:
+        typer.secho("no plain baseline was run: add lookahead 0 before you judge the speed", err=True)
+
+
+def print_profile(kept: Kept[Profile]) -> None:
+    """Milliseconds per step: the baseline, and every lookahead by phase."""
+    record = kept.record
+    table = _narrow(f"milliseconds per step on {record.engine.kind}: {record.draft or 'no draft'} for {record.target}")
+    columns = ("context", "batch", "look\nahead", "draft", "verify", "over\nhead", "step", "median", "10% to 90%", "error")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    plain = [("plain", cell) for cell in record.plain]
+    for name, cell in [*plain, *((str(cell.lookahead), cell) for cell in record.cells)]:
+        phases = (cell.draft_ms, cell.verify_ms, cell.overhead_ms, cell.step_ms, cell.median_ms)
+        table.add_row(
+            str(cell.context),
+            str(cell.batch),
+            name,
+            *(f"{value:.2f}" for value in phases),
+            f"{cell.low_ms:.1f} to {cell.high_ms:.1f}",
+            f"{cell.error:.1%}",
+        )
+    Console().print(table)
+    _warn_if_busy(record.busy)
+
+
+def print_shapes(kept: Kept[ShapeProfile]) -> None:
+    """Milliseconds per step of each shape."""
+    record = kept.record
+    table = _narrow(f"{record.architecture} shapes on {record.engine.kind}, plain decoding")
+    columns = ("group", "layers", "hidden", "inter\nmediate", "vocab\nulary", "param\neters", "batch", "context", "ms", "error")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=name != "group")
+    for cell in record.cells:
+        shape = cell.shape
+        sizes = (shape.layers, shape.hidden, shape.intermediate, shape.vocabulary)
+        table.add_row(
+            cell.group,
+            *map(str, sizes),
+            f"{shape.parameters / 1e6:.0f} M",
+            str(cell.batch),
+            str(cell.context),
+            f"{cell.step_ms:.2f}",
+            f"{cell.error:.1%}",
+        )
+    Console().print(table)
+    _warn_if_busy(record.busy)
+
+
+def _warn_if_busy(busy: bool) -> None:
+    if busy:
+        typer.secho("something else was running meanwhile: measure again on a quiet machine", fg="yellow", err=True)
+
+
+def _narrow(title: str) -> Table:
+    """For ten columns on eighty characters."""
+    return Table(title=title, box=SIMPLE_HEAD, padding=0, pad_edge=False)
+
+
+def print_prediction(kept: Kept[Prediction]) -> None:
+    """The verdict, then the best lookahead at each batch size and context; all lookaheads where there is one such place."""
+    record = kept.record
+    typer.secho(record.verdict.sentence, bold=True)
+    table = _narrow(f"{record.draft} for {record.target} on {record.engine}")
+    wanted = record.inverses[0].wanted_tokens_per_second
+    names = [
+        "context",
+        "batch",
+        "look\nahead",
+        "tokens\nper step",
+        "tokens/s",
+        "x plain",
+        "parity:\ntokens",
+        "parity:\ndraft ms",
+    ]
+    for name in [*names, f"tokens for\n{wanted:g}/s"] if wanted else names:
+        table.add_column(name, justify="right", no_wrap=True)
+    best: dict[tuple[int, int], ThroughputPoint] = {}
+    for point in sorted(record.points, key=lambda point: point.speedup):
+        best[point.context, point.batch] = point
+    for point, inverse in zip(record.points, record.inverses, strict=True):
+        is_best = best[point.context, point.batch] is point
+        if len(best) > 1 and not is_best:
+            continue
+        table.add_row(
+            str(point.context or "any"),
+            str(point.batch),
+            str(point.lookahead),
+            f"{point.tokens_per_step:.3f}",
+            f"{point.tokens_per_second:.1f}",
+            f"{point.speedup:.2f}" + (f" ± {2 * point.error * point.speedup:.2f}" if point.error else ""),
+            _or_none(inverse.parity_tokens_per_step),
+            _or_none(inverse.parity_draft_ms),
+            *([_or_none(inverse.required_tokens_per_step)] if wanted else []),
+            style="bold" if is_best else None,
+        )
+    Console().print(table)
+    if record.engine == "vllm":
+        for context, ranges in sorted(record.vllm_schedules.items()):
+            typer.echo(f"at context {context}: num_speculative_tokens_per_batch_size = {[list(one) for one in ranges]}")
+    if record.memory is not None:
+        cost = record.memory
+        typer.echo(
+            f"memory: the draft takes {cost.draft_weight_gb:.2f} GB of weights and "
+            f"{cost.draft_kv_bytes_per_token / 1e3:.1f} kB a token; "
+            f"at context {cost.context}, {cost.rows_with_draft} rows fit instead of {cost.rows_without_draft}"
+        )
+
+
+def _or_none(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"

@@ -1,0 +1,142 @@
+"""Timings that can be trusted: rounds that visit every cell in turn, a mean with its error over rounds, a stop when the error
+is small enough, and a look at who else uses the machine.
+
+A machine's speed drifts over seconds and minutes. Visiting the cells in turn, in an order drawn anew each round, spreads a slow
+minute over all of them, so that their ratios hold better than their values do."""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from draftsmith.core.config import StrictConfig
+from draftsmith.core.log import log
+from draftsmith.core.protocols import StepSeconds
+
+BUSY_SHARE = 0.1  # of one core, used by others: timings are no longer to be trusted
+_LOOK_SECONDS = 0.5
+
+CellT = TypeVar("CellT", bound=Hashable)
+
+
+class Timing(StrictConfig):
+    """How long to measure: at least `min_rounds`, until every cell's error is below `tolerance`, at most `max_rounds`."""
+
+    steps: int = Field(12, ge=1)
+    min_rounds: int = Field(3, ge=2)
+    max_rounds: int = Field(10, ge=2)
+    tolerance: float = Field(0.02, gt=0)
+
+
+class Visit(StrictConfig):
+    """What one round saw of one cell: milliseconds of each phase and of the whole of every step, and the mean context."""
+
+    draft_ms: tuple[float, ...]
+    verify_ms: tuple[float, ...]
+    overhead_ms: tuple[float, ...]
+    context: float
+
+    @classmethod
+    def of(cls, steps: Iterable[StepSeconds]) -> "Visit":
+        kept = list(steps)
+        phases = {
+            f"{name}_ms": tuple(1000.0 * getattr(step, name) for step in kept) for name in ("draft", "verify", "overhead")
+        }
+        return cls(**phases, context=float(np.mean([step.context for step in kept])))
+
+
+class Summary(StrictConfig):
+    """A cell over all rounds. Phases are means, because throughput goes by the mean; the median and the tenth and ninetieth
+    percentile of whole steps show the spread; `error` is the relative standard error of the mean over rounds."""
+
+    draft_ms: float
+    verify_ms: float
+    overhead_ms: float
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    error: float
+    rounds: int
+    context: float
+
+
+def summarise(visits: list[Visit]) -> Summary:
+    """One cell's figures."""
+    phases = {
+        name: float(np.mean([np.mean(getattr(one, name)) for one in visits]))
+        for name in ("draft_ms", "verify_ms", "overhead_ms")
+    }
+    steps = [np.sum([one.draft_ms, one.verify_ms, one.overhead_ms], axis=0) for one in visits]
+    low, median, high = np.percentile(np.concatenate(steps), (10, 50, 90))
+    return Summary(
+        **phases,
+        median_ms=float(median),
+        low_ms=float(low),
+        high_ms=float(high),
+        error=relative_error([float(np.mean(one)) for one in steps]),
+        rounds=len(visits),
+        context=float(np.mean([one.context for one in visits])),
+    )
+
+
+def relative_error(values: list[float]) -> float:
+    """Standard error of the mean, over the mean; infinite for a single value."""
+    if len(values) < 2:
+        return float("inf")
+    return float(np.std(values, ddof=1) / np.sqrt(len(values)) / np.mean(values))
+
+
+class Rounds(Generic[CellT]):
+    """Visits of many cells, by cell."""
+
+    def __init__(self) -> None:
+        self._visits: dict[CellT, list[Visit]] = defaultdict(list)
+
+    def add(self, cell: CellT, visit: Visit) -> None:
+        self._visits[cell].append(visit)
+
+    def summaries(self) -> dict[CellT, Summary]:
+        return {cell: summarise(visits) for cell, visits in self._visits.items()}
+
+    def are_enough(self, timing: Timing) -> bool:
+        """Whether every cell has been seen often enough, or there is no patience left."""
+        seen = min((len(visits) for visits in self._visits.values()), default=0)
+        if seen >= timing.max_rounds:
+            return True
+        return seen >= timing.min_rounds and self.worst_error() <= timing.tolerance
+
+    def worst_error(self) -> float:
+        return max((summary.error for summary in self.summaries().values()), default=float("inf"))
+
+
+def others_share() -> float | None:
+    """How much of a core others use while we wait for a moment, neighbours on the same host included; None if unknown."""
+    before = _cpu_times()
+    time.sleep(_LOOK_SECONDS)
+    after = _cpu_times()
+    if before is None or after is None:
+        return None
+    # user, nice, system, (idle, iowait), irq, softirq, steal
+    busy = sum(after[i] - before[i] for i in (0, 1, 2, 5, 6, 7))
+    return busy / os.sysconf("SC_CLK_TCK") / _LOOK_SECONDS
+
+
+def warn_if_busy() -> bool:
+    """Say so if something else is running. Call it while doing nothing oneself."""
+    share = others_share()
+    if share is None or share < BUSY_SHARE:
+        return False
+    log.warning("something else uses %.0f%% of a core: stop it, or these timings will be off", 100 * share)
+    return True
+
+
+def _cpu_times() -> list[int] | None:
+    try:
+        return [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    except OSError:
+        return None

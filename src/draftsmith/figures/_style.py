@@ -1,0 +1,21 @@
+"""What all pictures share: their size, their import, and the one way to name things."""
+
+from typing import Any
+
+from draftsmith.core.errors import MissingDependencyError
+
+WIDTH, HEIGHT = 560, 340
+PANEL_WIDTH, PANEL_HEIGHT = 300, 240
+
+
+def altair() -> Any:
+    """Altair, or the error that says how to get it."""
+    try:
+        import altair as alt
+    except ModuleNotFoundError:
+        raise MissingDependencyError("pictures need Altair", "pip install 'draftsmith[report]'") from None
+    return alt
+
+
+def lookahead_axis(alt: Any) -> Any:
+    return alt.X("lookahead:Q", title="lookahead (tokens proposed per step)", axis=alt.Axis(tickMinStep=1, format="d"))

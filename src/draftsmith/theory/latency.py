@@ -1,0 +1,145 @@
+"""The time of one forward pass from a model's shape: a small physical model, fitted to a dozen measured shapes.
+
+    time = fixed + per layer + layer bytes / bandwidth + head bytes / bandwidth + flops / peak + KV bytes / bandwidth
+
+Every term is a time, so no coefficient is negative (non-negative least squares). Relative errors are what counts, so each
+measurement is weighed by its own size. Depth, width, vocabulary and kv heads have terms of their own: see `TERMS`. Reads
+shapes and their measured times; writes a LatencyModel, which knows how far it was off on shapes it had not seen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from draftsmith.core.errors import PredictionError
+from draftsmith.core.records import LatencyModel
+from draftsmith.core.shapes import DTYPE_BYTES, Shape
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+TERMS = ("fixed", "layers", "layer_width", "attention_bytes", "mlp_bytes", "head_bytes", "flops", "kv_bytes")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One measured forward pass: `tokens` new tokens in all, over `kv_tokens` tokens of context in all (rows x length)."""
+
+    shape: Shape
+    tokens: int
+    kv_tokens: int
+    milliseconds: float
+
+
+def features(shapes: "ShapeArrays", tokens: np.ndarray, kv_tokens: np.ndarray, dtype_bytes: int) -> Array:
+    """A column for each of `TERMS`, in units that keep the columns of like size (layers, GB, Tflop)."""
+    attention = 2.0 * shapes.hidden * shapes.head_size * (shapes.heads + shapes.kv_heads)
+    mlp = np.where(shapes.gated, 3.0, 2.0) * shapes.hidden * shapes.intermediate
+    head = shapes.hidden * shapes.vocabulary
+    columns = (
+        np.ones(len(tokens)),
+        shapes.layers * 1.0,
+        shapes.layers * shapes.hidden * tokens / 1e4,
+        shapes.layers * attention * dtype_bytes / 1e9,
+        shapes.layers * mlp * dtype_bytes / 1e9,
+        head * dtype_bytes / 1e9,
+        2.0 * tokens * (shapes.layers * (attention + mlp) + head) / 1e12,
+        2.0 * shapes.layers * shapes.kv_heads * shapes.head_size * kv_tokens * dtype_bytes / 1e9,
+    )
+    return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True)
+class ShapeArrays:
+    """Many shapes, a column each."""
+
+    layers: np.ndarray
+    heads: np.ndarray
+    kv_heads: np.ndarray
+    head_size: np.ndarray
+    hidden: np.ndarray
+    intermediate: np.ndarray
+    vocabulary: np.ndarray
+    gated: np.ndarray
+
+
+def shape_arrays(shapes: Sequence[Shape]) -> ShapeArrays:
+    names = list(ShapeArrays.__dataclass_fields__)
+    return ShapeArrays(**{name: np.array([getattr(shape, name) for shape in shapes]) for name in names})
+
+
+def fit(passes: Sequence[Pass], dtype: str) -> LatencyModel:
+    """Fit the model, and leave out each shape in turn to see how far off it is on shapes it has not seen."""
+    names = sorted({_name(one.shape) for one in passes})
+    if len(names) < 4:
+        raise PredictionError(
+            f"a latency model needs at least 4 different shapes, there are {len(names)}",
+            "profile more shapes: vary the depth, the width and the vocabulary",
+        )
+    rows = features(
+        shape_arrays([one.shape for one in passes]),
+        np.array([one.tokens for one in passes], dtype=np.float64),
+        np.array([one.kv_tokens for one in passes], dtype=np.float64),
+        DTYPE_BYTES[dtype],
+    )
+    times = np.array([one.milliseconds for one in passes])
+    of = np.array([names.index(_name(one.shape)) for one in passes])
+    errors = np.empty(len(times))
+    for left_out in range(len(names)):
+        seen, unseen = of != left_out, of == left_out
+        errors[unseen] = rows[unseen] @ _weighted(rows[seen], times[seen]) / times[unseen] - 1.0
+    coefficients = _weighted(rows, times)
+    return LatencyModel(
+        dtype=dtype,
+        coefficients=dict(zip(TERMS, coefficients.tolist(), strict=True)),
+        num_shapes=len(names),
+        unseen_error_median=float(np.median(np.abs(errors))),
+        unseen_error_worst=float(np.abs(errors).max()),
+        unseen_error_rms=float(np.sqrt(np.mean(errors**2))),
+    )
+
+
+def predict_ms(model: LatencyModel, shapes: ShapeArrays, tokens: np.ndarray, kv_tokens: np.ndarray) -> Array:
+    """Milliseconds of one forward pass of each shape: vectorised, a million in a second."""
+    coefficients = np.array([model.coefficients[name] for name in TERMS])
+    return features(shapes, tokens, kv_tokens, DTYPE_BYTES[model.dtype]) @ coefficients
+
+
+def terms_ms(model: LatencyModel, shape: Shape, tokens: int = 1, kv_tokens: int = 0) -> dict[str, float]:
+    """Where one shape's time goes."""
+    row = features(shape_arrays([shape]), np.array([float(tokens)]), np.array([float(kv_tokens)]), DTYPE_BYTES[model.dtype])[0]
+    return {name: float(value * model.coefficients[name]) for name, value in zip(TERMS, row, strict=True)}
+
+
+def _name(shape: Shape) -> str:
+    return shape.model_dump_json()
+
+
+def _weighted(rows: Array, times: Array) -> Array:
+    return nnls(rows / times[:, None], np.ones(len(times)))
+
+
+def nnls(a: Array, b: Array, most_rounds: int = 200) -> Array:
+    """min |a x - b| with x >= 0 (Lawson and Hanson 1974, ch. 23): free one variable at a time, step back where it turns
+    negative."""
+    scale = np.linalg.norm(a, axis=0)
+    a = a / np.where(scale > 0, scale, 1.0)
+    x, free = np.zeros(a.shape[1]), np.zeros(a.shape[1], dtype=bool)
+    for _ in range(most_rounds):
+        gradient = a.T @ (b - a @ x)
+        gradient[free] = -np.inf
+        best = int(np.argmax(gradient))
+        if gradient[best] <= 1e-10:
+            break
+        free[best] = True
+        while free.any():
+            trial = np.zeros_like(x)
+            trial[free] = np.linalg.lstsq(a[:, free], b, rcond=None)[0]
+            if (trial[free] > 0).all():
+                x = trial
+                break
+            falling = free & (trial <= 0)
+            step = float(np.min(x[falling] / (x[falling] - trial[falling])))
+            x = x + step * (trial - x)
+            free &= x > 1e-14
+            x[~free] = 0.0
+    return x / np.where(scale > 0, scale, 1.0)

@@ -1,0 +1,108 @@
+"""The two pages about speed as they stand, on tiny models: every `bash` block in order, and the files that the pages name."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("transformers")
+pytest.importorskip("vl_convert")
+
+from tests.tiny import near_copy, tiny_llama
+
+ROOT = Path(__file__).resolve().parents[2]
+HOW_TO = ROOT / "docs" / "how-to"
+SHAPES = Path("examples") / "shapes" / "opt-350m.yaml"
+
+# What a page says, and what tiny models (512 positions) and a test's patience allow.
+INSTEAD = {
+    "is-it-worth-it": {
+        "draftsmith profile": "draftsmith profile --steps 3 --max-rounds 2",
+        "--batch 1,4,16": "--batch 1,4 --lookahead 1,3",
+        "--context 128,1024": "--context 16,128",
+    },
+    "how-many-tokens-ahead": {
+        "draftsmith profile": "draftsmith profile --steps 3 --max-rounds 2",
+        "--batch 1,4,16": "--batch 1,4 --lookahead 1,3",
+        "--context 128,1024": "--context 16,128",
+        "--context 1024": "--context 128",
+    },
+}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (HOW_TO / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def small(shape: dict[str, int]) -> dict[str, int]:
+    """A shape of the example file, with heads of 4 instead of 64."""
+    return {name: value if name == "num_attention_heads" else max(1, value // 16) for name, value in shape.items()}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a target, a draft that often agrees with it, prompts, and four of the example's shapes made small."""
+    folder = tmp_path_factory.mktemp("howto")
+    near_copy(tiny_llama(folder / "target"), folder / "draft", noise=0.3)
+    rows = [{"prompt": " ".join(f"w{(7 * i + j) % 60}" for j in range(4 + i % 3))} for i in range(16)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shapes = yaml.safe_load((ROOT / SHAPES).read_text())
+    shapes["architecture"] |= {"vocab_size": 64, "max_position_embeddings": 256}
+    shapes["groups"] = {group: [small(one) for one in own[:2]] for group, own in list(shapes["groups"].items())[:2]}
+    (folder / SHAPES).parent.mkdir(parents=True)
+    (folder / SHAPES).write_text(yaml.safe_dump(shapes))
+    return folder
+
+
+def run(script: str, place: Path) -> str:
+    given = {
+        "TARGET": place / "target",
+        "DRAFT": place / "draft",
+        "PROMPTS": place / "prompts.jsonl",
+        "ENGINE": "transformers",
+        "DRAFTSMITH_STORE": place / "store",
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, **{name: str(value) for name, value in given.items()}}
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def records(place: Path, kind: str) -> list[dict[str, object]]:
+    return [json.loads(path.read_text()) for path in sorted(place.glob(f"store/{kind}/*/record.json"))]
+
+
+@pytest.mark.parametrize("page", INSTEAD)
+def test_the_page_runs_as_it_stands(page: str, place: Path) -> None:
+    script = "\n".join(blocks(page, "bash"))
+    for said, done in INSTEAD[page].items():
+        assert said in script, f"{page} no longer says {said!r}"
+        script = re.sub(rf"{re.escape(said)}(?![\d,])", done, script)
+    printed = " ".join(run(script, place).split())
+
+    # What the page shows as output, it prints. Output that depends on the machine is shown as an example only.
+    if page == "is-it-worth-it":
+        (shown,) = blocks(page, "text")
+        lines = [line for line in shown.splitlines() if re.match(r"Go|\s+any", line)]
+        assert len(lines) == 3
+        assert [line for line in lines if " ".join(line.split()) not in printed] == []
+        assert (place / "shallow" / "config.json").is_file()
+        assert len(records(place, "predictions")) == 3  # numbers typed in, the draft, the shape
+        (shapes,) = records(place, "shapes")
+        assert len(shapes["cells"]) == 4  # type: ignore[arg-type]
+    else:
+        assert any(one["replayed_batches"] for one in records(place, "predictions"))
+        assert all(one["vllm_schedules"] for one in records(place, "predictions"))
+        assert len(records(place, "profiles")) <= 2, "the second page repeats the first one's profile"
+
+    text = (HOW_TO / f"{page}.md").read_text()
+    named = set(re.findall(r"`([\w-]+\.(?:html|png|svg|json))`", text))
+    assert named
+    assert [name for name in sorted(named) if not any(place.rglob(name))] == []
