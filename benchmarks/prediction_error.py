@@ -79,7 +79,7 @@ def _pairs(lab: Lab) -> Iterator[tuple[Path, Sequence[Path], int]]:
         yield lab.smollm2, [noisy_copy(lab, 0.7)], 8
         return
     yield lab.smollm2, [layer_cut(lab), noisy_copy(lab, 0.7), noisy_copy(lab, 0.3)], 20
-    yield lab.tinyllama, [lab.stories], 8
+    yield lab.tinyllama, [lab.stories], 4
 
 
 def _config(engine: str) -> EngineConfig:
@@ -151,7 +151,8 @@ def _measure_cell(
                 for i in chunk
             ]
         )
-        _profile(rounds, live, lookahead, [places[turn % len(places)]] if batch == 1 else places)
+        several = 1 if batch == 1 else 2
+        _profile(rounds, live, lookahead, [places[(several * turn + i) % len(places)] for i in range(several)])
     table = _table(rounds, places, lookahead)
     runs = [run_batches(chunk, lookahead, batch, table, plugin.batching, new_tokens) for chunk in predicted]
     live_speed = sum(tokens) / sum(seconds)
