@@ -73,6 +73,7 @@ def _million() -> float:
         dtype="bfloat16",
         coefficients=dict.fromkeys(TERMS, 1.0),
         num_shapes=12,
+        most_tokens=8,
         unseen_error_median=0.05,
         unseen_error_worst=0.1,
         unseen_error_rms=0.05,

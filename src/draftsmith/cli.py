@@ -77,6 +77,7 @@ def record(
     threads: Threads = None,
     tensor_parallel: TensorParallel = None,
     max_model_len: MaxModelLen = None,
+    quantization: Quantization = None,
     trust_remote_code: TrustRemoteCode = None,
     config: ConfigFile = None,
     store: StoreFolder = None,
@@ -91,7 +92,9 @@ def record(
             "num_prompts": num_prompts, "max_prompt_tokens": max_prompt_tokens, "max_new_tokens": max_new_tokens,
             "tail": tail, "top_logprobs": top_logprobs, "shard_size": shard_size,
             "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
-            "engine": _engine(engine, dtype, batch_size, threads, tensor_parallel, max_model_len, trust_remote_code),
+            "engine": _engine(
+                engine, dtype, batch_size, threads, tensor_parallel, max_model_len, trust_remote_code, quantization
+            ),
         },
     )  # fmt: skip
     index, _, count = worker.partition("/")
@@ -115,6 +118,7 @@ def evaluate(
     threads: Threads = None,
     tensor_parallel: TensorParallel = None,
     max_model_len: MaxModelLen = None,
+    quantization: Quantization = None,
     trust_remote_code: TrustRemoteCode = None,
     config: ConfigFile = None,
     store: StoreFolder = None,
@@ -131,7 +135,7 @@ def evaluate(
         "trace": trace,
         "draft": _named_draft(draft, method),
         "lookaheads": _numbers(lookahead),
-        "engine": _engine(engine, dtype, batch_size, threads, tensor_parallel, max_model_len, trust_remote_code),
+        "engine": _engine(engine, dtype, batch_size, threads, tensor_parallel, max_model_len, trust_remote_code, quantization),
     }
     if live:
         measured = api.evaluate_live(store=store, **_settings(config, {**common, "target": target}))
@@ -285,7 +289,7 @@ def _engine(
     tensor_parallel: int | None,
     max_model_len: int | None,
     trust_remote_code: bool | None,
-    quantization: str | None = None,
+    quantization: str | None,
 ) -> dict[str, Any]:
     return {
         "kind": kind, "dtype": dtype, "batch_size": batch_size, "threads": threads,
@@ -315,7 +319,7 @@ def _settings(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
 def _merge(base: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for name, value in options.items():
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or name == "tokens_per_step":
             if value is not None:
                 merged[name] = value
         elif given := {key: inner for key, inner in value.items() if inner is not None}:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from draftsmith.core import registry
-from draftsmith.core.errors import MissingDependencyError, VocabularyError
+from draftsmith.core.errors import EngineError, MissingDependencyError, VocabularyError
 from draftsmith.core.prompts import Message, Prompt
 from draftsmith.core.protocols import EngineConfig, Generation, Limits, ModelDraft, NgramDraft, Request
 from draftsmith.core.sampling import Sampling
@@ -146,6 +146,19 @@ def test_one_engine_runs_and_times_every_lookahead(
             assert step.overhead > 0
             assert step.context >= 20
             assert (step.draft > 0.2 * step.verify) == (lookahead > 0 or not engine.idle_draft_is_free)
+
+
+def test_a_draft_with_too_few_positions_is_refused(engine: Any, config: EngineConfig, target: Path, tmp_path: Path) -> None:
+    """vLLM would go on without it, and time steps in which no draft runs."""
+    short = tiny_llama(tmp_path / "short")
+    text = (short / "config.json").read_text()
+    (short / "config.json").write_text(text.replace('"max_position_embeddings": 512', '"max_position_embeddings": 64'))
+    with engine.live(target, ModelDraft(path=str(short)), 2, GREEDY, config, adjustable=True) as live:
+        assert len(live.run(requests(), Limits(20, ())).rows) == len(requests())
+        with pytest.raises(EngineError, match="positions"):
+            live.run(requests(), Limits(80, ()))
+        with pytest.raises(EngineError, match="positions"):
+            live.time_steps(2, 100, (2,), 2)
 
 
 def test_without_a_draft_proposals_cost_nothing(engine: Any, config: EngineConfig, target: Path) -> None:

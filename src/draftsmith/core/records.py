@@ -173,10 +173,12 @@ class ShapeProfile(StrictConfig):
 
 
 class LatencyModel(StrictConfig):
-    """Step time from shape, fitted to a ShapeProfile. Errors are relative, on shapes left out of the fit in turn."""
+    """Step time from shape, fitted to a ShapeProfile, for passes of up to `most_tokens` new tokens. Errors are relative, on
+    shapes left out of the fit in turn."""
 
     dtype: str
     coefficients: dict[str, float]
+    most_tokens: int
     num_shapes: int
     unseen_error_median: float
     unseen_error_worst: float

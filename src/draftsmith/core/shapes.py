@@ -24,7 +24,10 @@ _TIED = (
     "bloom", "cohere", "cohere2", "ernie4_5", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "gpt_bigcode",
     "gpt_neo", "lfm2", "mpt", "opt", "smollm3", "starcoder2",
 )  # fmt: skip
-_UNGATED = ("opt", "gpt2", "gpt_neox", "bloom")  # two matrices in the feed-forward part, others have three
+# Two matrices in the feed-forward part; others have three.
+_UNGATED = (
+    "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "mpt", "opt", "phi", "starcoder2",
+)  # fmt: skip
 
 
 class Shape(StrictConfig):

@@ -54,7 +54,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write canonical, readable JSON atomically."""
-    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomic(path, lambda partial: partial.write_text(text))
 
 

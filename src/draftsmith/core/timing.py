@@ -28,8 +28,8 @@ class Timing(StrictConfig):
     """How long to measure: at least `min_rounds`, until every cell's error is below `tolerance`, at most `max_rounds`."""
 
     steps: int = Field(12, ge=1)
-    min_rounds: int = Field(3, ge=2)
-    max_rounds: int = Field(10, ge=2)
+    min_rounds: int = Field(5, ge=2)
+    max_rounds: int = Field(12, ge=2)
     tolerance: float = Field(0.02, gt=0)
 
 

@@ -52,7 +52,11 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         return bigger
 
     def keep(self, rows: Tensor) -> None:
-        self.keys, self.values = self.keys[rows], self.values[rows]
+        for slots_BHSD in (self.keys, self.values):
+            for at, row in enumerate(rows.tolist()):
+                if at != row:
+                    slots_BHSD[at, :, : self.places.horizon] = slots_BHSD[row, :, : self.places.horizon]
+        self.keys, self.values = self.keys[: len(rows)], self.values[: len(rows)]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.places.horizon, 0
@@ -121,8 +125,9 @@ class SlotModel:
         )
         return output.logits.float()
 
+    @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
-        """Drop the other rows of the batch."""
+        """Drop the other rows of the batch; the i-th that stays is `rows[i]`, which is i, or a row behind all that stay."""
         for layer in self._cache.layers:
             if layer.is_initialized:
                 layer.keep(rows)

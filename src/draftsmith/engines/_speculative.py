@@ -258,13 +258,20 @@ class Decoding:
         self.lengths_B = self.lengths_B + advance_B
         if len(going_on) == len(self.rows):
             return
-        kept = torch.tensor(going_on, dtype=torch.long)
+        kept = torch.tensor(_closed_up(going_on), dtype=torch.long)
         on_device = kept.to(self.device)
         self.rows, self.lengths_B, self.tokens_BS = self.rows[kept], self.lengths_B[on_device], self.tokens_BS[on_device]
         if len(self.rows):
             self.target.keep(on_device)
             if self.proposer:
                 self.proposer.keep(on_device)
+
+
+def _closed_up(going_on: list[int]) -> list[int]:
+    """The rows that go on, with holes filled from behind: a row that leaves costs the copy of one row, not of all."""
+    stay = set(going_on)
+    behind = [row for row in going_on if row >= len(going_on)]
+    return [at if at in stay else behind.pop() for at in range(len(going_on))]
 
 
 def _accept(logits_BKV: Tensor, proposal: Proposal, sampling: Sampling, uniform: Tensor) -> tuple[Tensor, Tensor]:

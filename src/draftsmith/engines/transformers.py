@@ -108,6 +108,13 @@ def _check_fits(longest: int, checkpoint: Checkpoint) -> None:
         )
 
 
+def _made_up(batch: int, context: int, vocabulary: int) -> list[Request]:
+    """Prompts for timing. Rows of a real batch differ in length, which takes another way through the cache: so do these."""
+    rng = np.random.default_rng(0)
+    lengths = np.maximum(1, context - np.arange(batch))
+    return [Request(rng.integers(0, vocabulary, size=n).astype(np.int32), row) for row, n in enumerate(lengths)]
+
+
 def _longest(requests: Sequence[Request], limits: Limits, lookahead: int) -> int:
     if min(len(request.prompt_ids) for request in requests) == 0:
         raise EngineError("a prompt has no tokens", "give every prompt some text")
@@ -253,25 +260,21 @@ class _Live:
         )
 
     def time_steps(self, batch: int, context: int, lookaheads: Sequence[int], steps: int) -> dict[int, list[StepSeconds]]:
-        rng, most = np.random.default_rng(0), max(lookaheads)
-        prompts = rng.integers(0, self._checkpoints[0].rows, size=(batch, context)).astype(np.int32)
-        requests = [Request(prompt, row) for row, prompt in enumerate(prompts)]
-        limits = Limits((most + 1) * (steps + _WARM_STEPS) * len(lookaheads), ())
+        most, limits = max(lookaheads), Limits((max(lookaheads) + 1) * (steps + _WARM_STEPS) * len(lookaheads), ())
+        requests = _made_up(batch, context, self._checkpoints[0].rows)
         for checkpoint in self._checkpoints:
-            _check_fits(_longest(requests, Limits((most + 1) * (steps + _WARM_STEPS), ()), most), checkpoint)
+            _check_fits(_longest(requests, Limits(most + 1, ()), most), checkpoint)
         clocks = Clocks()
         decoding = Decoding(self._target, self._proposer, requests, self._sampling, limits, clocks, most)
         decoding.prefill()
         start_B = decoding.lengths_B
         timed: dict[int, list[StepSeconds]] = {}
         for lookahead in lookaheads:
-            decoding.lengths_B = start_B  # slots behind it are forgotten
-            timed[lookahead] = []
-            for step in range(_WARM_STEPS + steps):
-                length = float(decoding.lengths_B.float().mean())
+            for _ in range(_WARM_STEPS + steps):
+                decoding.lengths_B = start_B  # slots behind it are forgotten: every step has the same context
                 decoding.step(lookahead)
-                if step >= _WARM_STEPS:
-                    timed[lookahead].append(StepSeconds(**clocks.steps[-1], context=length))
+            phases = clocks.steps[-steps:]
+            timed[lookahead] = [StepSeconds(**phase, context=float(start_B.max())) for phase in phases]
         return timed
 
 

@@ -24,7 +24,7 @@ from draftsmith.core.records import (
     ThroughputPoint,
 )
 from draftsmith.core.scores import read_scores, scores_path
-from draftsmith.core.store import Store, read_record
+from draftsmith.core.store import Store, digest, read_record
 from draftsmith.core.trace import TraceReader, TraceRow
 from draftsmith.theory.acceptance import Array, acceptance_chances
 from draftsmith.theory.batches import RowSteps, row_steps, run_batches
@@ -41,6 +41,8 @@ from draftsmith.theory.throughput import (
     throughput,
 )
 from draftsmith.theory.verdict import judge
+
+_DRAWS = 8  # of a sampled trace's steps, whose mean is taken
 
 
 class StepNumbers(StrictConfig):
@@ -74,8 +76,8 @@ def predict(config: PredictConfig, store: Store) -> Path:
     profile = read_record(Profile, Path(config.profile)) if config.profile else None
     scorecard = read_record(Scorecard, Path(config.scorecard)) if config.scorecard else None
     inputs = {
-        "profile": profile.model_dump(mode="json") if profile else None,
-        "scorecard": scorecard.model_dump(mode="json") if scorecard else None,
+        "profile": digest(profile.model_dump(mode="json")) if profile else None,
+        "scorecard": digest(scorecard.model_dump(mode="json")) if scorecard else None,
         "trace": TraceReader(Path(config.trace)).record.fingerprint if config.trace else None,
         "settings": config.model_dump(mode="json", exclude={"profile", "scorecard", "trace"}),
     }
@@ -204,7 +206,7 @@ def _acceptance(
 def _check_they_belong(profile: Profile, scorecard: Scorecard) -> None:
     if profile.target != scorecard.target:
         log.warning("the profile is of %s, the scorecard of %s", profile.target, scorecard.target)
-    if profile.draft_fingerprint != scorecard.draft_fingerprint:
+    if profile.draft is not None and profile.draft_fingerprint != scorecard.draft_fingerprint:
         log.warning("the profile timed another draft (%s) than the scorecard's: only their shape should agree", profile.draft)
     if profile.first_drafted != scorecard.first_drafted:
         raise PredictionError(
@@ -241,22 +243,26 @@ def _replay(
     trace, first, rng = TraceReader(Path(config.trace)), scorecard.first_drafted, np.random.default_rng(0)
     if trace.record.fingerprint != scorecard.trace:
         raise PredictionError(f"{config.trace} is not the trace of this scorecard", "give the trace it was evaluated on")
-    rows: dict[int, list[RowSteps]] = {k: [] for k in (0, *lookaheads)}
+    draws = 1 if scorecard.sampling.is_greedy else _DRAWS
+    rows: dict[int, list[list[RowSteps]]] = {k: [[] for _ in range(draws)] for k in (0, *lookaheads)}
     for row, chances in _chances(trace, scorecard, Path(config.scorecard), max(lookaheads)):
-        for k, kept in rows.items():
-            steps = row_steps(chances[first:], row.num_output - first, k, rng)
-            kept.append(RowSteps(len(row.prompt_ids) + first, steps))
+        for k, drawn in rows.items():
+            for kept in drawn:
+                steps = row_steps(chances[first:], row.num_output - first, k, rng)
+                kept.append(RowSteps(len(row.prompt_ids) + first, steps))
 
     def speeds(steps: StepTable, lookaheads: Iterable[int]) -> dict[tuple[int, int], float]:
         most = trace.record.max_new_tokens
-        return {
-            (k, batch): run_batches(rows[k], k, batch, steps, profile.batching, most).tokens_per_second
-            for k in lookaheads
-            for batch in batches
-        }
+        found = {}
+        for k in lookaheads:
+            for batch in batches:
+                runs = [run_batches(drawn, k, batch, steps, profile.batching, most) for drawn in rows[k]]
+                found[k, batch] = len(runs) / sum(1.0 / one.tokens_per_second for one in runs)
+        return found
 
-    tokens = sum(len(row.step_tokens) for row in rows[0])
-    context = sum(len(row.step_tokens) * (row.first_context + len(row.step_tokens) / 2) for row in rows[0]) / tokens
+    one_each = rows[0][0]  # without proposals a step is a token
+    tokens = sum(len(row.step_tokens) for row in one_each)
+    context = sum(len(row.step_tokens) * (row.first_context + len(row.step_tokens) / 2) for row in one_each) / tokens
     return _Replayed(speeds(plain, (0,)), speeds(table, rows), round(context))
 
 

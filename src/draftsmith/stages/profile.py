@@ -17,7 +17,7 @@ from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
 from draftsmith.core.protocols import Draft, Engine, EngineConfig, ModelDraft, NgramDraft
-from draftsmith.core.provenance import machine
+from draftsmith.core.provenance import machine, packages
 from draftsmith.core.records import Profile, ProfileCell
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.shapes import model_dtype, model_shape
@@ -56,7 +56,7 @@ def profile(config: ProfileConfig, store: Store) -> Path:
         "target": model_fingerprint(target),
         "draft": _draft_fingerprint(draft),
         "machine": {name: machine()[name] for name in ("cpu", "cores", "gpus")},
-        "settings": config.model_dump(mode="json", exclude={"target": True, "draft": {"path"}}),
+        "settings": config.model_dump(mode="json", exclude={"target": True, "draft": {"path"}, "engine": {"batch_size"}}),
     }
     for model in (target, draft):
         if model is not None:
@@ -67,7 +67,7 @@ def profile(config: ProfileConfig, store: Store) -> Path:
         return run.path
     began = time.monotonic()
     engine: Engine = registry.load("engines", config.engine.kind)
-    run.begin(engine.versions())
+    run.begin(_versions(config, engine))
     if draft is not None and not has_weights(draft):
         dtype = model_dtype(target, config.engine.dtype)
         draft = _random_weights(engine, draft, target, dtype, run.path / "random-draft")
@@ -75,6 +75,17 @@ def profile(config: ProfileConfig, store: Store) -> Path:
     run.finish(_describe(config, engine, target, draft, rounds, busy), time.monotonic() - began)
     shutil.rmtree(run.path / "random-draft", ignore_errors=True)
     return run.path
+
+
+def _versions(config: ProfileConfig, engine: Engine) -> dict[str, str]:
+    """What quantises belongs to the engine's versions where it is used."""
+    quantises = {name: version for name, version in packages().items() if name == "torchao" and config.engine.quantization}
+    return {**engine.versions(), **quantises}
+
+
+def _with_room(config: ProfileConfig) -> EngineConfig:
+    """The engine has room for the largest batch asked for, and no more."""
+    return config.engine.model_copy(update={"batch_size": max(config.batches)})
 
 
 def _draft_fingerprint(draft: Path | None) -> str | None:
@@ -122,7 +133,7 @@ def _round(
     proposer = None
     if isinstance(config.draft, ModelDraft):
         proposer = config.draft.model_copy(update={"path": str(draft)})
-    room = config.engine.model_copy(update={"batch_size": max(config.batches)})
+    room = _with_room(config)
     arms: list[tuple[bool, Any, tuple[int, ...]]] = [(True, proposer, (0, *sorted(set(config.lookaheads))))]
     if not engine.idle_draft_is_free:
         arms.append((False, None, (0,)))
@@ -155,11 +166,11 @@ def _describe(
         draft=None if named is None else "ngram" if isinstance(named, NgramDraft) else find_model(named.path).name,
         draft_fingerprint=_draft_fingerprint(draft),
         draft_shape=None if draft is None else model_shape(draft),
-        engine=config.engine,
+        engine=_with_room(config),
         dtype=model_dtype(target, config.engine.dtype),
         batching=engine.batching,
         first_drafted=engine.first_drafted,
-        versions=engine.versions(),
+        versions=_versions(config, engine),
         machine={name: value for name, value in machine().items() if name != "load"},
         busy=busy,
         plain=plain,

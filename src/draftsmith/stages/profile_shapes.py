@@ -46,6 +46,13 @@ class ProfileShapesConfig(StrictConfig):
     engine: EngineConfig = EngineConfig()
 
 
+class _Visited(StrictConfig):
+    """What is kept of one visit of one shape."""
+
+    busy: bool
+    cells: tuple[tuple[int, int, Visit], ...]
+
+
 def profile_shapes(config: ProfileShapesConfig, store: Store) -> Path:
     """The folder of the finished shape profile."""
     file = parse_config(ShapesFile, read_yaml(Path(config.shapes)), config.shapes)
@@ -108,11 +115,15 @@ def _measure(config: ProfileShapesConfig, engine: Engine, run: Run, configs: lis
                     cells = _visit(config, engine, run, int(which), configs[which])
                     write_json(path, {"busy": was_busy, "cells": cells})
                     bar.advance()
-                kept = read_json(path)
-                busy |= kept["busy"]
-                for batch, context, visit in kept["cells"]:
-                    rounds.add((int(which), batch, context), Visit.model_validate(visit))
+                kept = parse_config(_Visited, read_json(path), str(path))
+                busy |= kept.busy
+                for batch, context, visit in kept.cells:
+                    rounds.add((int(which), batch, context), visit)
             index += 1
+    if rounds.worst_error() > config.timing.tolerance:
+        log.warning(
+            "after %d rounds a shape is still uncertain by %.1f%%: the machine is noisy", index, 100 * rounds.worst_error()
+        )
     return rounds, busy
 
 

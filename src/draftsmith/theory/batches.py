@@ -114,6 +114,7 @@ def _static(rows: Sequence[RowSteps], lookahead: int, batch: int, batching: Batc
 
 def _continuous(rows: Sequence[RowSteps], lookahead: int, batch: int, batching: Batching) -> Iterator[_Moment]:
     """A row that ends makes room for the next one in the queue, whose prefill shares a step with the rows that go on."""
+    assert not batching.clips_lookahead, "no engine that admits continuously clips"
     waiting = list(range(len(rows)))[::-1]
     running: list[list[int]] = []  # row, its step, tokens in its context
     while running or waiting:

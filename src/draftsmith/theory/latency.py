@@ -91,6 +91,7 @@ def fit(passes: Sequence[Pass], dtype: str) -> LatencyModel:
     return LatencyModel(
         dtype=dtype,
         coefficients=dict(zip(TERMS, coefficients.tolist(), strict=True)),
+        most_tokens=max(one.tokens for one in passes),
         num_shapes=len(names),
         unseen_error_median=float(np.median(np.abs(errors))),
         unseen_error_worst=float(np.abs(errors).max()),
@@ -100,6 +101,11 @@ def fit(passes: Sequence[Pass], dtype: str) -> LatencyModel:
 
 def predict_ms(model: LatencyModel, shapes: ShapeArrays, tokens: np.ndarray, kv_tokens: np.ndarray) -> Array:
     """Milliseconds of one forward pass of each shape: vectorised, a million in a second."""
+    if len(tokens) and tokens.max() > model.most_tokens:
+        raise PredictionError(
+            f"the latency model was fitted to passes of up to {model.most_tokens} tokens, not {tokens.max():g}",
+            "profile the shapes at that batch size too",
+        )
     coefficients = np.array([model.coefficients[name] for name in TERMS])
     return features(shapes, tokens, kv_tokens, DTYPE_BYTES[model.dtype]) @ coefficients
 
@@ -115,7 +121,22 @@ def _name(shape: Shape) -> str:
 
 
 def _weighted(rows: Array, times: Array) -> Array:
-    return nnls(rows / times[:, None], np.ones(len(times)))
+    """Relative errors count alike. A term that the others make up is left out: at one new token a pass, flops are bytes by
+    another name, and only bytes are known to be what is waited for."""
+    scaled, coefficients = rows / times[:, None], np.zeros(rows.shape[1])
+    used = _independent(scaled)
+    coefficients[used] = nnls(scaled[:, used], np.ones(len(times)))
+    return coefficients
+
+
+def _independent(rows: Array) -> list[int]:
+    """The columns that add something to those before them; flops, which bytes may make up, come last."""
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=0), 1e-300)
+    used: list[int] = []
+    for column in sorted(range(rows.shape[1]), key=lambda column: TERMS[column] == "flops"):
+        if np.linalg.matrix_rank(unit[:, [*used, column]], tol=1e-9) > len(used):
+            used.append(column)
+    return sorted(used)
 
 
 def nnls(a: Array, b: Array, most_rounds: int = 200) -> Array:

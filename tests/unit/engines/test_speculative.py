@@ -12,7 +12,7 @@ from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, NgramDra
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.trace import TraceRow
 from draftsmith.engines._checkpoint import Checkpoint
-from draftsmith.engines._speculative import Clocks, ModelProposer, decode
+from draftsmith.engines._speculative import Clocks, ModelProposer, _closed_up, decode
 from draftsmith.engines.transformers import PLUGIN, _load
 from draftsmith.theory.acceptance import replay
 from tests.tiny import tiny_llama
@@ -138,6 +138,14 @@ def test_a_draft_with_other_padding_serves(target: Path, tmp_path: Path) -> None
         run = live.run(requests(), limits)
     for row, expected in zip(run.rows, plain(target, limits), strict=True):
         np.testing.assert_array_equal(row.output_ids, expected)
+
+
+@pytest.mark.parametrize(
+    ("going_on", "closed_up"), [([0, 1, 2], [0, 1, 2]), ([1, 2, 3], [3, 1, 2]), ([3, 5], [5, 3]), ([4], [4]), ([], [])]
+)
+def test_rows_that_leave_are_filled_from_behind(going_on: list[int], closed_up: list[int]) -> None:
+    """No row that stays in front is moved, and none is overwritten before it was moved."""
+    assert _closed_up(going_on) == closed_up
 
 
 def test_phases_are_timed(target: Path, draft: Path) -> None:

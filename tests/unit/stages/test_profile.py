@@ -52,7 +52,7 @@ def settings(target: Path, draft: Path, engine: FakeEngine) -> Settings:
             "lookaheads": (1, 3),
             "batches": (1, 4),
             "contexts": (16, 64),
-            "timing": {"steps": 2},
+            "timing": {"steps": 2, "min_rounds": 3},
             "engine": {"kind": "fake"},
         }
         return parse_config(ProfileConfig, values | changes, "the settings")

@@ -28,7 +28,7 @@ PLANTED = {
 
 def planted(**changes: float) -> LatencyModel:
     errors = {f"unseen_error_{name}": 0.0 for name in ("median", "worst", "rms")}
-    return LatencyModel(dtype="bfloat16", coefficients=PLANTED | changes, num_shapes=9, **errors)
+    return LatencyModel(dtype="bfloat16", coefficients=PLANTED | changes, num_shapes=9, most_tokens=512, **errors)
 
 
 def llama(layers: int, hidden: int, vocabulary: int = 32_000, **changes: Any) -> Shape:
@@ -113,6 +113,16 @@ class TestFit:
         found = fit(passes(planted(**{missing: 0.0})), "bfloat16")
         assert found.coefficients[missing] == pytest.approx(0.0, abs=1e-6)
         assert min(found.coefficients.values()) >= 0
+
+    def test_at_one_token_a_pass_bytes_are_told_from_flops_by_leaving_flops_out(self) -> None:
+        single = [one for one in passes(planted(flops=0.0)) if one.tokens == 1]
+        found = fit(single, "bfloat16")
+        assert found.coefficients["flops"] == 0.0
+        assert found.coefficients["mlp_bytes"] == pytest.approx(PLANTED["mlp_bytes"], rel=1e-5)
+        assert found.most_tokens == 1
+        with pytest.raises(PredictionError) as error:
+            predict_ms(found, shape_arrays(SHAPES[:1]), np.array([8]), np.array([0]))
+        assert_explains(error.value, 1, 8, way_out="profile the shapes at that batch size")
 
     def test_noise_of_a_percent_leaves_errors_of_a_few(self) -> None:
         rng = np.random.default_rng(0)
