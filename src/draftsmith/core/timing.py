@@ -100,6 +100,9 @@ class Rounds(Generic[CellT]):
     def add(self, cell: CellT, visit: Visit) -> None:
         self._visits[cell].append(visit)
 
+    def count(self, cell: CellT) -> int:
+        return len(self._visits.get(cell, ()))
+
     def summaries(self) -> dict[CellT, Summary]:
         return {cell: summarise(visits) for cell, visits in self._visits.items()}
 

@@ -1,0 +1,214 @@
+"""A live run and a profile that take turns, so that both see the machine in the same moments."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from draftsmith.core import registry
+from draftsmith.core.protocols import EngineConfig, Limits, LiveEngine, ModelDraft, Request, StepSeconds
+from draftsmith.core.sampling import Sampling
+from draftsmith.core.timing import Rounds, Visit
+from draftsmith.core.trace import TraceRow
+from draftsmith.theory.batches import RowSteps, row_steps
+
+Cell = tuple[int, int, int]  # lookahead, batch, context asked for
+_IDLE_SHARE = 0.1  # of the profiled steps: without proposals, for the older formulas and for the last steps of a row
+_WARM_STEPS = 3
+_SLICE_TOKENS = 32
+_VISIT_STEPS = 8
+
+
+@dataclass(frozen=True)
+class LiveTurn:
+    """A stretch of a live run: what it took, the steps it took, and the steps that were predicted."""
+
+    tokens: int
+    seconds: float
+    live: list[RowSteps]
+    predicted: list[RowSteps]
+
+
+@dataclass
+class Turns:
+    """All of one cell."""
+
+    VERSION: ClassVar[int] = 2  # of what a turn is: cells measured in another way are not mixed in
+    max_new_tokens: int
+    acceptance: float
+    context: float
+    rounds: Rounds[Cell] = field(default_factory=Rounds)
+    runs: list[LiveTurn] = field(default_factory=list)
+
+
+Take = Callable[[list[TraceRow], list[np.ndarray], int, int, tuple[int, ...], int], Turns]
+
+
+def _begin(rows: list[TraceRow], chances: list[np.ndarray], max_new_tokens: int) -> Turns:
+    accepted = np.concatenate([one[: row.num_output] for one, row in zip(chances, rows, strict=True)])
+    context = float(np.mean([len(row.prompt_ids) + row.num_output / 2 for row in rows]))
+    return Turns(max_new_tokens, float(accepted.mean()), context)
+
+
+def _places(batch: int, contexts: Sequence[int]) -> list[tuple[int, int]]:
+    """Rows end one after the other, so smaller batches are met as well."""
+    return [(b, c) for b in sorted({1, max(1, batch // 2), batch}) for c in contexts]
+
+
+def _chunks(rows: list[TraceRow], batch: int) -> list[list[int]]:
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt_ids))
+    return [order[low : low + batch] for low in range(0, len(order), batch)]
+
+
+@contextmanager
+def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfig, contexts: Sequence[int]) -> Iterator[Take]:
+    """Step by step: after each live step one step of the profile, in a cache of its own over the same weights, at a place
+    near to where the live run is."""
+    from draftsmith.engines._checkpoint import Checkpoint
+    from draftsmith.engines._slots import SlotModel
+    from draftsmith.engines._speculative import Clocks, Decoding, ModelProposer
+    from draftsmith.engines.transformers import _load, _made_up
+
+    checkpoints = [Checkpoint(path, False) for path in (target, draft)]
+    models = [_load(checkpoint, config).model for checkpoint in checkpoints]
+    vocabulary = checkpoints[0].rows
+
+    def decoding(requests: list[Request], limits: Limits) -> Decoding:
+        proposer = ModelProposer(SlotModel(models[1]), "greedy", Sampling(), vocabulary)
+        begun = Decoding(SlotModel(models[0]), proposer, requests, Sampling(), limits, Clocks(), most)
+        begun.prefill()
+        return begun
+
+    def take(
+        rows: list[TraceRow],
+        chances: list[np.ndarray],
+        lookahead: int,
+        batch: int,
+        eos_ids: tuple[int, ...],
+        max_new_tokens: int,
+    ) -> Turns:
+        turns, rng = _begin(rows, chances, max_new_tokens), np.random.default_rng(0)
+        places = _places(batch, contexts)
+        profiled = {place: decoding(_made_up(*place, vocabulary), Limits(64, ())) for place in places}
+        starts = {place: one.lengths_B for place, one in profiled.items()}
+        seen: dict[Cell, list[StepSeconds]] = {}
+
+        def profile_step(place: tuple[int, int], k: int) -> None:
+            one = profiled[place]
+            one.lengths_B = starts[place]
+            for written in one.written:  # nothing is kept of what is made up
+                written.tokens.clear()
+                written.step_tokens.clear()
+            one.step(k)
+            seen.setdefault((k, *place), []).append(StepSeconds(**one.clocks.steps.pop(), context=float(starts[place].max())))
+
+        for place in places:
+            for k in (lookahead, 0) * _WARM_STEPS:
+                profile_step(place, k)
+        seen.clear()
+        for chunk in _chunks(rows, batch):
+            live = decoding([Request(rows[i].prompt_ids, 0) for i in chunk], Limits(max_new_tokens, eos_ids))
+            while len(live.rows):
+                near = _near(places, len(live.rows), int(live.lengths_B.max()), rng)
+                live.step(lookahead)
+                profile_step(near, 0 if rng.random() < _IDLE_SHARE else lookahead)
+            turns.runs.append(
+                LiveTurn(
+                    tokens=sum(len(one.tokens) for one in live.written),
+                    seconds=sum(sum(step.values()) for step in live.clocks.steps),
+                    live=[
+                        RowSteps(len(rows[i].prompt_ids), np.array(one.step_tokens))
+                        for i, one in zip(chunk, live.written, strict=True)
+                    ],
+                    predicted=[
+                        RowSteps(len(rows[i].prompt_ids), row_steps(chances[i], rows[i].num_output, lookahead, rng))
+                        for i in chunk
+                    ],
+                )
+            )
+        for place in places:  # a place that the run was never near still needs some steps
+            for k in (lookahead, 0):
+                while len(seen.get((k, *place), [])) < 2 * _VISIT_STEPS:
+                    profile_step(place, k)
+        for cell, steps in seen.items():
+            for part in np.array_split(np.arange(len(steps)), 4):
+                turns.rounds.add(cell, Visit.of([steps[i] for i in part]))
+        return turns
+
+    with torch.inference_mode():
+        yield take
+
+
+def _near(places: list[tuple[int, int]], rows: int, context: int, rng: np.random.Generator) -> tuple[int, int]:
+    """A grid point around the place, drawn with the weight that interpolation gives it."""
+    chosen = []
+    for wanted, axis in ((rows, sorted({b for b, _ in places})), (context, sorted({c for _, c in places}))):
+        low = max([point for point in axis if point <= wanted], default=axis[0])
+        high = min([point for point in axis if point >= wanted], default=axis[-1])
+        chosen.append(high if high > low and rng.random() < (wanted - low) / (high - low) else low)
+    return chosen[0], chosen[1]
+
+
+@contextmanager
+def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, contexts: Sequence[int]) -> Iterator[Take]:
+    """In slices: the live run goes on from recorded text for 32 tokens, then a few steps are profiled, and so on."""
+    plugin = registry.load("engines", "vllm")
+    engine: AbstractContextManager[LiveEngine] = plugin.live(
+        target, ModelDraft(path=str(draft)), most, Sampling(), config, adjustable=True
+    )
+    with engine as live:
+
+        def take(
+            rows: list[TraceRow],
+            chances: list[np.ndarray],
+            lookahead: int,
+            batch: int,
+            eos_ids: tuple[int, ...],
+            max_new_tokens: int,
+        ) -> Turns:
+            turns, rng = _begin(rows, chances, max_new_tokens), np.random.default_rng(0)
+            places = _places(batch, contexts)
+            own = [place for place in places if place[0] == batch]
+
+            def visit(place: tuple[int, int]) -> None:
+                for k, steps in live.time_steps(*place, (lookahead, 0), _VISIT_STEPS).items():
+                    turns.rounds.add((k, *place), Visit.of(steps))
+
+            live.time_steps(batch, contexts[0], (lookahead, 0), _VISIT_STEPS)  # warm
+            slices = [(chunk, begin) for chunk in _chunks(rows, batch) for begin in range(0, max_new_tokens, _SLICE_TOKENS)]
+            for turn, (chunk, begin) in enumerate(slices):
+                going = [i for i in chunk if rows[i].num_output - begin > 1]
+                if not going:
+                    continue
+                visit(own[turn % len(own)])
+                if turn % 4 == 0:
+                    visit(places[turn // 4 % len(places)])
+                ends = {i: min(rows[i].num_output, begin + _SLICE_TOKENS) for i in going}
+                requests = [Request(np.concatenate([rows[i].prompt_ids, rows[i].output_ids[:begin]]), 0) for i in going]
+                limits = Limits(min(_SLICE_TOKENS, max_new_tokens - begin), eos_ids)
+                outcome = live.run(requests, limits, lookahead)
+                firsts = [len(request.prompt_ids) + 1 for request in requests]
+                turns.runs.append(
+                    LiveTurn(
+                        tokens=outcome.decode_tokens,
+                        seconds=outcome.decode_seconds,
+                        live=[
+                            RowSteps(first, np.asarray(row.step_tokens, dtype=np.int64))
+                            for first, row in zip(firsts, outcome.rows, strict=True)
+                        ],
+                        predicted=[
+                            RowSteps(first, row_steps(chances[i][begin + 1 :], ends[i] - begin - 1, lookahead, rng))
+                            for first, i in zip(firsts, going, strict=True)
+                        ],
+                    )
+                )
+            for place in places:
+                while turns.rounds.count((lookahead, *place)) < 2:
+                    visit(place)
+            return turns
+
+        yield take
