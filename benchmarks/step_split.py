@@ -34,7 +34,8 @@ def measure(lab: Lab) -> Result:
         goal="the split per engine, batch and context, and which of the two studies holds where",
         holds=0 < drafting < len(every),
         spread=f"largest standard error of a cell {max(c.error for p in profiles.values() for c in p.cells):.1%}",
-        workload=f"SmolLM2-135M-Instruct with its layer cut, TinyLlama-1.1B with a shape of two of its layers, bf16, lookahead {LOOKAHEADS}, "
+        workload=f"SmolLM2-135M-Instruct with its layer cut, TinyLlama-1.1B with a shape of two of its layers, "
+        f"bf16, lookahead {LOOKAHEADS}, "
         "both engines; TinyLlama with int8 weights on transformers",
         details={"sentence": _sentence(cells), "cells": cells, "verdicts at acceptance 0.6": verdicts},
     )
