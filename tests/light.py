@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +19,11 @@ assert min(seconds) < 0.3, seconds
 told = subprocess.run([verb, "evaluate", "--trace", "nowhere", "--draft", "ngram"], capture_output=True, text=True, check=False)
 assert told.returncode == 1, told.stderr
 assert "What to do" in told.stderr, told.stderr
+with tempfile.TemporaryDirectory() as store:
+    asked = "predict --plain-ms 30 --draft-ms 3 --acceptance 0.6 --store".split()
+    answer = subprocess.run([verb, *asked, store], capture_output=True, text=True, check=True)
+assert answer.stdout.startswith("Go: "), answer.stdout
+assert "draftsmith[report]" in answer.stderr, answer.stderr
 missing = subprocess.run([verb, "doctor"], capture_output=True, text=True, check=False)
 assert missing.returncode == 1, missing.stdout
 assert "pip install" in missing.stdout, missing.stdout
