@@ -20,7 +20,7 @@ told = subprocess.run([verb, "evaluate", "--trace", "nowhere", "--draft", "ngram
 assert told.returncode == 1, told.stderr
 assert "What to do" in told.stderr, told.stderr
 with tempfile.TemporaryDirectory() as store:
-    asked = "predict --plain-ms 30 --draft-ms 3 --acceptance 0.6 --store".split()
+    asked = ["predict", "--plain-ms", "30", "--draft-ms", "3", "--acceptance", "0.6", "--store"]
     answer = subprocess.run([verb, *asked, store], capture_output=True, text=True, check=True)
 assert answer.stdout.startswith("Go: "), answer.stdout
 assert "draftsmith[report]" in answer.stderr, answer.stderr
