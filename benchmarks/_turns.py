@@ -45,13 +45,25 @@ class Turns:
     runs: list[LiveTurn] = field(default_factory=list)
 
 
-Take = Callable[[list[TraceRow], list[np.ndarray], int, int, tuple[int, ...], int], Turns]
+@dataclass(frozen=True)
+class Task:
+    """What one cell runs: recorded rows with the draft's chances, how far ahead, how many rows at once, and where to end."""
+
+    rows: list[TraceRow]
+    chances: list[np.ndarray]
+    lookahead: int
+    batch: int
+    eos_ids: tuple[int, ...]
+    max_new_tokens: int
 
 
-def _begin(rows: list[TraceRow], chances: list[np.ndarray], max_new_tokens: int) -> Turns:
-    accepted = np.concatenate([one[: row.num_output] for one, row in zip(chances, rows, strict=True)])
-    context = float(np.mean([len(row.prompt_ids) + row.num_output / 2 for row in rows]))
-    return Turns(max_new_tokens, float(accepted.mean()), context)
+Take = Callable[[Task], Turns]
+
+
+def _begin(task: Task) -> Turns:
+    accepted = np.concatenate([one[: row.num_output] for one, row in zip(task.chances, task.rows, strict=True)])
+    context = float(np.mean([len(row.prompt_ids) + row.num_output / 2 for row in task.rows]))
+    return Turns(task.max_new_tokens, float(accepted.mean()), context)
 
 
 def _places(batch: int, contexts: Sequence[int]) -> list[tuple[int, int]]:
@@ -83,15 +95,9 @@ def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfi
         begun.prefill()
         return begun
 
-    def take(
-        rows: list[TraceRow],
-        chances: list[np.ndarray],
-        lookahead: int,
-        batch: int,
-        eos_ids: tuple[int, ...],
-        max_new_tokens: int,
-    ) -> Turns:
-        turns, rng = _begin(rows, chances, max_new_tokens), np.random.default_rng(0)
+    def take(task: Task) -> Turns:
+        rows, chances, lookahead, batch = task.rows, task.chances, task.lookahead, task.batch
+        turns, rng = _begin(task), np.random.default_rng(0)
         places = _places(batch, contexts)
         profiled = {place: decoding(_made_up(*place, vocabulary), Limits(64, ())) for place in places}
         starts = {place: one.lengths_B for place, one in profiled.items()}
@@ -111,7 +117,7 @@ def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfi
                 profile_step(place, k)
         seen.clear()
         for chunk in _chunks(rows, batch):
-            live = decoding([Request(rows[i].prompt_ids, 0) for i in chunk], Limits(max_new_tokens, eos_ids))
+            live = decoding([Request(rows[i].prompt_ids, 0) for i in chunk], Limits(task.max_new_tokens, task.eos_ids))
             while len(live.rows):
                 near = _near(places, len(live.rows), int(live.lengths_B.max()), rng)
                 live.step(lookahead)
@@ -162,15 +168,9 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
     )
     with engine as live:
 
-        def take(
-            rows: list[TraceRow],
-            chances: list[np.ndarray],
-            lookahead: int,
-            batch: int,
-            eos_ids: tuple[int, ...],
-            max_new_tokens: int,
-        ) -> Turns:
-            turns, rng = _begin(rows, chances, max_new_tokens), np.random.default_rng(0)
+        def take(task: Task) -> Turns:
+            rows, chances, lookahead, batch = task.rows, task.chances, task.lookahead, task.batch
+            turns, rng = _begin(task), np.random.default_rng(0)
             places = _places(batch, contexts)
             own = [place for place in places if place[0] == batch]
 
@@ -179,7 +179,9 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
                     turns.rounds.add((k, *place), Visit.of(steps))
 
             live.time_steps(batch, contexts[0], (lookahead, 0), _VISIT_STEPS)  # warm
-            slices = [(chunk, begin) for chunk in _chunks(rows, batch) for begin in range(0, max_new_tokens, _SLICE_TOKENS)]
+            slices = [
+                (chunk, begin) for chunk in _chunks(rows, batch) for begin in range(0, task.max_new_tokens, _SLICE_TOKENS)
+            ]
             for turn, (chunk, begin) in enumerate(slices):
                 going = [i for i in chunk if rows[i].num_output - begin > 1]
                 if not going:
@@ -189,7 +191,7 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
                     visit(places[turn // 4 % len(places)])
                 ends = {i: min(rows[i].num_output, begin + _SLICE_TOKENS) for i in going}
                 requests = [Request(np.concatenate([rows[i].prompt_ids, rows[i].output_ids[:begin]]), 0) for i in going]
-                limits = Limits(min(_SLICE_TOKENS, max_new_tokens - begin), eos_ids)
+                limits = Limits(min(_SLICE_TOKENS, task.max_new_tokens - begin), task.eos_ids)
                 outcome = live.run(requests, limits, lookahead)
                 firsts = [len(request.prompt_ids) + 1 for request in requests]
                 turns.runs.append(

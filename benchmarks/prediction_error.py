@@ -12,17 +12,16 @@ import numpy as np
 
 from benchmarks._drafts import layer_cut, noisy_copy
 from benchmarks._evidence import Lab, Result, run
-from benchmarks._turns import Cell, Turns, transformers_turns, vllm_turns
+from benchmarks._turns import Task, Turns, transformers_turns, vllm_turns
 from draftsmith import api
 from draftsmith.core import registry
 from draftsmith.core.checkpoints import model_fingerprint
 from draftsmith.core.protocols import Engine, EngineConfig
-from draftsmith.core.records import ProfileCell
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.store import digest, read_json, write_json
-from draftsmith.core.timing import relative_error, warn_if_busy
+from draftsmith.core.timing import profile_cells, relative_error, warn_if_busy
 from draftsmith.core.trace import TraceReader
-from draftsmith.theory.acceptance import acceptance_chances
+from draftsmith.theory.acceptance import row_chances
 from draftsmith.theory.batches import run_batches
 from draftsmith.theory.throughput import StepTable, leviathan_throughput, paper_throughput
 
@@ -125,14 +124,11 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
     if missing:
         with plugin.scorer(draft, Sampling(), config) as scorer:
             scores = scorer.score(rows)
-        chances = [
-            acceptance_chances(row.output_ids, score.argmax_ids, row.logprobs, score.logprobs, "greedy")
-            for row, score in zip(rows, scores, strict=True)
-        ]
+        chances = [row_chances(row, score, "greedy") for row, score in zip(rows, scores, strict=True)]
         busy = warn_if_busy()
         with TURNS[engine](pair.target, draft, max(LOOKAHEADS), config, pair.contexts) as take:
             for lookahead, batch in missing:
-                turns = take(rows, chances, lookahead, batch, trace.record.eos_ids, pair.new_tokens)
+                turns = take(Task(rows, chances, lookahead, batch, trace.record.eos_ids, pair.new_tokens))
                 where = {"engine": engine, "target": pair.target.name, "draft": draft.name, "busy": busy}
                 cell = {**where, "lookahead": lookahead, "batch": batch, **_compare(plugin, turns, lookahead, batch)}
                 write_json(paths[lookahead, batch], cell)
@@ -143,7 +139,7 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
 
 
 def _compare(plugin: Engine, turns: Turns, lookahead: int, batch: int) -> dict[str, float]:
-    table, most = _table(turns), turns.max_new_tokens
+    table, most = StepTable.from_cells(profile_cells(turns.rounds.summaries())), turns.max_new_tokens
     predicted = [run_batches(one.predicted, lookahead, batch, table, plugin.batching, most) for one in turns.runs]
     # The same times for the steps that the live run really took: what is left is the error of the profile.
     timed = [run_batches(one.live, lookahead, batch, table, plugin.batching, most) for one in turns.runs]
@@ -174,20 +170,6 @@ def _compare(plugin: Engine, turns: Turns, lookahead: int, batch: int) -> dict[s
 
 def _tokens_per_step(rows: Sequence[Any]) -> float:
     return float(sum(int(row.step_tokens.sum()) for row in rows) / sum(len(row.step_tokens) for row in rows))
-
-
-def _table(turns: Turns) -> StepTable:
-    """One context for all cells that asked for the same: their mean."""
-    summaries: dict[Cell, Any] = turns.rounds.summaries()
-    contexts = {
-        asked: round(float(np.mean([one.context for cell, one in summaries.items() if cell[2] == asked])))
-        for asked in dict.fromkeys(cell[2] for cell in summaries)
-    }
-    cells = [
-        ProfileCell(lookahead=k, batch=b, context=contexts[c], **one.model_dump(exclude={"context"}))
-        for (k, b, c), one in summaries.items()
-    ]
-    return StepTable.from_cells(cells)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from draftsmith.core import registry
 from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.trace import TraceRow
-from draftsmith.theory.acceptance import acceptance_chances, replay
+from draftsmith.theory.acceptance import replay, row_chances
 
 LOOKAHEADS = tuple(range(1, 9))
 ENGINE = EngineConfig(dtype="bfloat16", threads=2, batch_size=16)
@@ -75,10 +75,7 @@ def _time_replay(draft: Path, rows: list[TraceRow]) -> float:
     with registry.load("engines", "transformers").scorer(draft, Sampling(), ENGINE) as scorer:
         began = time.perf_counter()
         scores = scorer.score(rows)
-        chances = [
-            acceptance_chances(row.output_ids, score.argmax_ids, row.logprobs, score.logprobs, "greedy")
-            for row, score in zip(rows, scores, strict=True)
-        ]
+        chances = [row_chances(row, score, "greedy") for row, score in zip(rows, scores, strict=True)]
         replay(chances, [row.num_output for row in rows], LOOKAHEADS)
         return time.perf_counter() - began
 

@@ -6,6 +6,7 @@ from typing import Any
 from benchmarks._drafts import layer_cut
 from benchmarks._evidence import Lab, Result, run
 from draftsmith import api
+from draftsmith.core.protocols import PHASES
 from draftsmith.core.records import Profile, ProfileCell
 from draftsmith.core.store import read_json, write_json
 
@@ -84,7 +85,7 @@ def _one(
 
 
 def _shares(cell: ProfileCell) -> dict[str, float]:
-    phases = {name: getattr(cell, f"{name}_ms") / cell.step_ms for name in ("draft", "verify", "overhead")}
+    phases = {name: getattr(cell, f"{name}_ms") / cell.step_ms for name in PHASES}
     return {"lookahead": cell.lookahead, "batch": cell.batch, "context": cell.context, "step_ms": cell.step_ms, **phases}
 
 

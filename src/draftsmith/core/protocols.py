@@ -117,6 +117,9 @@ class Batching(StrictConfig):
     clips_lookahead: bool  # to what the output limit leaves
 
 
+PHASES = ("draft", "verify", "overhead")
+
+
 @dataclass(frozen=True)
 class StepSeconds:
     """One step, timed. `context` is that of its rows before it, the longest or the mean as the engine's `Batching` says."""
@@ -125,10 +128,6 @@ class StepSeconds:
     verify: float
     overhead: float
     context: float
-
-    @property
-    def total(self) -> float:
-        return self.draft + self.verify + self.overhead
 
 
 @dataclass(frozen=True)

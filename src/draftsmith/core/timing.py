@@ -16,7 +16,8 @@ from pydantic import Field
 
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.log import log
-from draftsmith.core.protocols import StepSeconds
+from draftsmith.core.protocols import PHASES, StepSeconds
+from draftsmith.core.records import ProfileCell
 
 BUSY_SHARE = 0.1  # of one core, used by others: timings are no longer to be trusted
 _LOOK_SECONDS = 0.5
@@ -44,9 +45,7 @@ class Visit(StrictConfig):
     @classmethod
     def of(cls, steps: Iterable[StepSeconds]) -> "Visit":
         kept = list(steps)
-        phases = {
-            f"{name}_ms": tuple(1000.0 * getattr(step, name) for step in kept) for name in ("draft", "verify", "overhead")
-        }
+        phases = {f"{name}_ms": tuple(1000.0 * getattr(step, name) for step in kept) for name in PHASES}
         return cls(**phases, context=float(np.mean([step.context for step in kept])))
 
 
@@ -68,8 +67,7 @@ class Summary(StrictConfig):
 def summarise(visits: list[Visit]) -> Summary:
     """One cell's figures."""
     phases = {
-        name: float(np.mean([np.mean(getattr(one, name)) for one in visits]))
-        for name in ("draft_ms", "verify_ms", "overhead_ms")
+        name: float(np.mean([np.mean(getattr(one, name)) for one in visits])) for name in (f"{phase}_ms" for phase in PHASES)
     }
     steps = [np.sum([one.draft_ms, one.verify_ms, one.overhead_ms], axis=0) for one in visits]
     low, median, high = np.percentile(np.concatenate(steps), (10, 50, 90))
@@ -108,13 +106,34 @@ class Rounds(Generic[CellT]):
 
     def are_enough(self, timing: Timing) -> bool:
         """Whether every cell has been seen often enough, or there is no patience left."""
-        seen = min((len(visits) for visits in self._visits.values()), default=0)
-        if seen >= timing.max_rounds:
+        if self.done >= timing.max_rounds:
             return True
-        return seen >= timing.min_rounds and self.worst_error() <= timing.tolerance
+        return self.done >= timing.min_rounds and self.worst_error() <= timing.tolerance
+
+    @property
+    def done(self) -> int:
+        """Rounds that have visited every cell."""
+        return min((len(visits) for visits in self._visits.values()), default=0)
 
     def worst_error(self) -> float:
         return max((summary.error for summary in self.summaries().values()), default=float("inf"))
+
+
+def warn_if_uncertain(rounds: Rounds[CellT], timing: Timing, what: str) -> None:
+    """Say so if patience ended before the errors were small enough."""
+    if (worst := rounds.worst_error()) > timing.tolerance:
+        log.warning("after %d rounds a %s is still uncertain by %.1f%%: the machine is noisy", rounds.done, what, 100 * worst)
+
+
+def profile_cells(summaries: dict[tuple[int, int, int], Summary]) -> tuple[ProfileCell, ...]:
+    """By lookahead, batch and the context asked for. Contexts may grow while they are timed: what stands in a cell is the mean
+    that its steps really had, one for all cells that asked for the same."""
+    asked = {context for _, _, context in summaries}
+    real = {c: round(float(np.mean([one.context for cell, one in summaries.items() if cell[2] == c]))) for c in asked}
+    return tuple(
+        ProfileCell(lookahead=k, batch=batch, context=real[c], **one.model_dump(exclude={"context"}))
+        for (k, batch, c), one in sorted(summaries.items())
+    )
 
 
 def others_share() -> float | None:

@@ -4,7 +4,6 @@ Lossless by construction: with greedy sampling a proposal stands if it is the ta
 min(1, p/q), and a rejected one is replaced by a draw from the positive part of p - q (Leviathan et al. 2023, Chen et al. 2023).
 With lookahead 0 this is plain decoding: that is how traces are recorded. Shapes: B rows, S slots, K lookahead, V vocabulary."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from draftsmith.core.protocols import Limits, NgramDraft, Request
+from draftsmith.core.protocols import PHASES, Limits, NgramDraft, Request
 from draftsmith.core.sampling import DraftMethod, Sampling
 from draftsmith.core.trace import FinishReason
 from draftsmith.engines._choose import draw, fit_width, process
+from draftsmith.engines._clock import now
 from draftsmith.engines._slots import SlotModel
 from draftsmith.theory.ngram import NgramIndex
 
@@ -31,25 +31,19 @@ class Clocks:
 
     @contextmanager
     def phase(self, name: str, device: torch.device) -> Iterator[None]:
-        began = _now(device)
+        began = now(device)
         yield
         if name == "prefill":
-            self.prefill += _now(device) - began
+            self.prefill += now(device) - began
         else:
-            self.steps[-1][name] += _now(device) - began
+            self.steps[-1][name] += now(device) - began
 
     def next_step(self) -> None:
-        self.steps.append(dict.fromkeys(("draft", "verify", "overhead"), 0.0))
+        self.steps.append(dict.fromkeys(PHASES, 0.0))
 
     def totals(self) -> dict[str, float]:
-        phases = {name: sum(step[name] for step in self.steps) for name in ("draft", "verify", "overhead")}
+        phases = {name: sum(step[name] for step in self.steps) for name in PHASES}
         return {"prefill": self.prefill, **phases}
-
-
-def _now(device: torch.device) -> float:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-    return time.perf_counter()
 
 
 @dataclass

@@ -1,11 +1,10 @@
 """What we put into vLLM's workers to time a step from inside: a clock around the target's forward pass and around the
 drafter, and a proposer that costs nothing. vLLM loads both by name, in every worker process."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from draftsmith.engines._clock import now
 
 CLOCK = f"{__name__}.StepClock"
 FREE_PROPOSER = f"{__name__}.FreeProposer"
@@ -40,18 +39,12 @@ class StepClock:
         device = self.model_runner.device
 
         def timed(*arguments: Any, **options: Any) -> Any:
-            began = _now(device)
+            began = now(device)
             result = function(*arguments, **options)
-            self._draftsmith_seconds[name] += _now(device) - began
+            self._draftsmith_seconds[name] += now(device) - began
             return result
 
         return timed
-
-
-def _now(device: torch.device) -> float:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-    return time.perf_counter()
 
 
 class FreeProposer:

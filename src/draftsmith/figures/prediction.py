@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from draftsmith.core.protocols import PHASES
 from draftsmith.core.records import Prediction
 from draftsmith.figures._style import PANEL_HEIGHT, PANEL_WIDTH, altair, lookahead_axis
 from draftsmith.figures.page import Section
 
 _LEAST = 0.05  # of a value: a logarithmic axis has no zero for a band to reach
-_PHASES = ("draft", "verify", "overhead")
 
 
 def throughput(prediction: Prediction) -> Any:
@@ -73,7 +73,7 @@ def step_split(prediction: Prediction) -> Any:
             "milliseconds": getattr(point, f"{phase}_ms"),
         }
         for point in prediction.points
-        for order, phase in enumerate(_PHASES)
+        for order, phase in enumerate(PHASES)
     ]
     columns = len({point.batch for point in prediction.points})  # a row a context
     bars = (
@@ -82,7 +82,7 @@ def step_split(prediction: Prediction) -> Any:
         .encode(
             x=alt.X("lookahead:O", title="lookahead (tokens proposed per step)", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("milliseconds:Q", title="milliseconds per step"),
-            color=alt.Color("phase:N", title="phase", sort=list(_PHASES)),
+            color=alt.Color("phase:N", title="phase", sort=list(PHASES)),
             order="order:Q",
             tooltip=["phase:N", "lookahead:O", alt.Tooltip("milliseconds:Q", format=".2f")],
         )

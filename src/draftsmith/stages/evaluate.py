@@ -22,7 +22,7 @@ from draftsmith.core.scores import read_scores, scores_path, write_scores
 from draftsmith.core.store import Store
 from draftsmith.core.trace import TraceReader, TraceRow
 from draftsmith.core.vocabulary import check_same_tokens
-from draftsmith.theory.acceptance import AcceptanceSums, Array, acceptance_chances, curve, replay
+from draftsmith.theory.acceptance import AcceptanceSums, Array, curve, replay, row_chances
 from draftsmith.theory.ngram import ngram_chances
 
 
@@ -152,8 +152,5 @@ def _model_shards(
                 bar.advance()
             yield (
                 rows,
-                [
-                    acceptance_chances(row.output_ids, score.argmax_ids, row.logprobs, score.logprobs, method)[first:]
-                    for row, score in zip(rows, read_scores(path, rows), strict=True)
-                ],
+                [row_chances(row, score, method)[first:] for row, score in zip(rows, read_scores(path, rows), strict=True)],
             )

@@ -14,6 +14,7 @@ from pydantic import Field
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import ConfigError, PredictionError
 from draftsmith.core.log import log
+from draftsmith.core.protocols import PHASES
 from draftsmith.core.records import (
     FormulaPoint,
     Inverse,
@@ -26,7 +27,7 @@ from draftsmith.core.records import (
 from draftsmith.core.scores import read_scores, scores_path
 from draftsmith.core.store import Store, digest, read_record
 from draftsmith.core.trace import TraceReader, TraceRow
-from draftsmith.theory.acceptance import Array, acceptance_chances
+from draftsmith.theory.acceptance import Array, row_chances
 from draftsmith.theory.batches import RowSteps, row_steps, run_batches
 from draftsmith.theory.ngram import ngram_chances
 from draftsmith.theory.schedule import best_lookaheads, memory_cost, vllm_schedule
@@ -281,7 +282,7 @@ def _chances(trace: TraceReader, scorecard: Scorecard, folder: Path, widest: int
             continue
         method = "greedy" if scorecard.sampling.is_greedy else draft.method
         for row, score in zip(rows, read_scores(scores_path(folder, index), rows), strict=True):
-            yield row, acceptance_chances(row.output_ids, score.argmax_ids, row.logprobs, score.logprobs, method)
+            yield row, row_chances(row, score, method)
 
 
 def _point(
@@ -308,7 +309,7 @@ def _point(
         tokens_per_second=speed,
         speedup=speed / baseline[batch, context],
         error=float(np.sqrt(sum(part**2 for part in parts))),
-        **{f"{name}_ms": float(table.phase_ms(name, *place)) for name in ("draft", "verify", "overhead")},
+        **{f"{name}_ms": float(table.phase_ms(name, *place)) for name in PHASES},
     )
 
 

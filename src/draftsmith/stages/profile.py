@@ -18,11 +18,11 @@ from draftsmith.core.log import log
 from draftsmith.core.progress import progress
 from draftsmith.core.protocols import Draft, Engine, EngineConfig, ModelDraft, NgramDraft
 from draftsmith.core.provenance import machine, packages
-from draftsmith.core.records import Profile, ProfileCell
+from draftsmith.core.records import Profile
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.shapes import model_dtype, model_shape
 from draftsmith.core.store import Run, Store, file_digest, read_json, write_json
-from draftsmith.core.timing import Rounds, Summary, Timing, Visit, warn_if_busy
+from draftsmith.core.timing import Rounds, Timing, Visit, profile_cells, warn_if_busy, warn_if_uncertain
 
 Cell = tuple[bool, int, int, int]  # with the draft loaded?, lookahead, batch, context asked for
 
@@ -119,10 +119,7 @@ def _measure(config: ProfileConfig, engine: Engine, run: Run, target: Path, draf
             index += 1
             if index > already:
                 bar.advance()
-    if rounds.worst_error() > config.timing.tolerance:
-        log.warning(
-            "after %d rounds a cell is still uncertain by %.1f%%: the machine is noisy", index, 100 * rounds.worst_error()
-        )
+    warn_if_uncertain(rounds, config.timing, "cell")
     return rounds, busy
 
 
@@ -154,7 +151,7 @@ def _describe(
 ) -> Profile:
     summaries = rounds.summaries()
     cells = {
-        drafted: _cells(config, {cell[1:]: one for cell, one in summaries.items() if cell[0] is drafted})
+        drafted: profile_cells({cell[1:]: one for cell, one in summaries.items() if cell[0] is drafted})
         for drafted in (True, False)
     }
     plain = cells[False] or tuple(cell for cell in cells[True] if cell.lookahead == 0)
@@ -175,24 +172,4 @@ def _describe(
         busy=busy,
         plain=plain,
         cells=cells[True],
-    )
-
-
-def _cells(config: ProfileConfig, summaries: dict[tuple[int, int, int], Summary]) -> tuple[ProfileCell, ...]:
-    """Contexts grow while they are timed: what stands in a cell is the mean that its steps really had, one for all cells
-    that asked for the same."""
-    if not summaries:
-        return ()
-    real = {
-        asked: round(float(np.mean([one.context for cell, one in summaries.items() if cell[2] == asked])))
-        for asked in config.contexts
-    }
-    return tuple(
-        ProfileCell(
-            lookahead=lookahead,
-            batch=batch,
-            context=real[asked],
-            **one.model_dump(exclude={"context"}),
-        )
-        for (lookahead, batch, asked), one in sorted(summaries.items())
     )

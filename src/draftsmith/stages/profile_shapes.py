@@ -20,7 +20,7 @@ from draftsmith.core.records import ShapeCell, ShapeProfile
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.shapes import shape_of
 from draftsmith.core.store import Run, Store, digest, read_json, write_json
-from draftsmith.core.timing import Rounds, Timing, Visit, warn_if_busy
+from draftsmith.core.timing import Rounds, Timing, Visit, warn_if_busy, warn_if_uncertain
 
 Cell = tuple[int, int, int]  # which shape, batch, context
 
@@ -120,10 +120,7 @@ def _measure(config: ProfileShapesConfig, engine: Engine, run: Run, configs: lis
                 for batch, context, visit in kept.cells:
                     rounds.add((int(which), batch, context), visit)
             index += 1
-    if rounds.worst_error() > config.timing.tolerance:
-        log.warning(
-            "after %d rounds a shape is still uncertain by %.1f%%: the machine is noisy", index, 100 * rounds.worst_error()
-        )
+    warn_if_uncertain(rounds, config.timing, "shape")
     return rounds, busy
 
 

@@ -21,8 +21,10 @@ from typing import Self
 
 import numpy as np
 
+from draftsmith.core.protocols import DraftScore
 from draftsmith.core.records import AcceptanceCurve, AcceptancePoint
 from draftsmith.core.sampling import DraftMethod
+from draftsmith.core.trace import TraceRow
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Chances = Sequence[np.ndarray[tuple[int, ...], np.dtype[np.floating]]]
@@ -94,6 +96,11 @@ def acceptance_chances(
     if method == "greedy":
         return (proposed == emitted).astype(np.float64)
     return np.exp(np.minimum(log_q.astype(np.float64) - log_p.astype(np.float64), 0.0))
+
+
+def row_chances(row: TraceRow, score: DraftScore, method: DraftMethod) -> Array:
+    """The same for a recorded row and a draft's scores of it."""
+    return acceptance_chances(row.output_ids, score.argmax_ids, row.logprobs, score.logprobs, method)
 
 
 def replay(chances: Chances, lengths: Sequence[int], lookaheads: Sequence[int], has_tail: bool | None = None) -> Replay:

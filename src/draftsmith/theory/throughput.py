@@ -15,10 +15,10 @@ from typing import Any, Self
 import numpy as np
 
 from draftsmith.core.errors import PredictionError
+from draftsmith.core.protocols import PHASES
 from draftsmith.core.records import ProfileCell
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-PHASES = ("draft", "verify", "overhead")
 
 
 @dataclass(frozen=True)
