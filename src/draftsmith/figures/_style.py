@@ -1,5 +1,6 @@
 """What all pictures share: their size, their import, and the one way to name things."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from draftsmith.core.errors import MissingDependencyError
@@ -17,5 +18,7 @@ def altair() -> Any:
     return alt
 
 
-def lookahead_axis(alt: Any) -> Any:
-    return alt.X("lookahead:Q", title="lookahead (tokens proposed per step)", axis=alt.Axis(tickMinStep=1, format="d"))
+def lookahead_axis(alt: Any, lookaheads: Iterable[int]) -> Any:
+    """A tick at each lookahead there is: left to itself, the axis puts some in between and labels them as their neighbours."""
+    axis = alt.Axis(values=sorted(set(lookaheads)), format="d")
+    return alt.X("lookahead:Q", title="lookahead (tokens proposed per step)", axis=axis)

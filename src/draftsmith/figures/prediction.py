@@ -33,9 +33,11 @@ def throughput(prediction: Prediction) -> Any:
     legend = alt.Legend(symbolOpacity=1, symbolType="circle")
     colour = alt.Color("batch:N", title="batch size", sort=[str(batch) for batch in batches], legend=legend)
     base = alt.Chart()
-    band = base.mark_area(opacity=0.18).encode(x=lookahead_axis(alt), y="low:Q", y2="high:Q", color=colour)
+    band = base.mark_area(opacity=0.18).encode(
+        x=lookahead_axis(alt, (point.lookahead for point in prediction.points)), y="low:Q", y2="high:Q", color=colour
+    )
     line = base.mark_line(point=True).encode(
-        x=lookahead_axis(alt),
+        x=lookahead_axis(alt, (point.lookahead for point in prediction.points)),
         y=alt.Y("tokens_per_second:Q", title="tokens per second", scale=alt.Scale(type="log", nice=False, padding=12)),
         color=colour,
         tooltip=[
@@ -123,7 +125,7 @@ def break_even(prediction: Prediction) -> Any:
         alt.Chart()
         .mark_line(point=True, clip=True)
         .encode(
-            x=lookahead_axis(alt),
+            x=lookahead_axis(alt, (point.lookahead for point in prediction.points)),
             y=alt.Y("tokens_per_step:Q", title="tokens per step", scale=alt.Scale(domain=[1, top])),
             color=alt.Color("line:N", title=None, sort=lines),
             strokeDash=alt.StrokeDash("line:N", legend=None, scale=alt.Scale(domain=lines, range=dashes)),

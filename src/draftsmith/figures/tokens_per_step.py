@@ -12,7 +12,7 @@ def tokens_per_step(card: Scorecard, live: Sequence[LiveCard] = ()) -> Any:
     alt = altair()
     curves = {"all": card.overall, **(card.by_dataset if len(card.by_dataset) > 1 else {})}
     values = [entry for name, one in curves.items() for entry in _points(name, one)]
-    lookahead = lookahead_axis(alt)
+    lookahead = lookahead_axis(alt, (point.lookahead for point in card.overall.points))
     colour = alt.Color("prompts:N", title="prompts", sort=list(curves), legend=alt.Legend(symbolOpacity=1, symbolType="circle"))
     base = alt.Chart(alt.Data(values=values))
     # One band only: four of them over each other say nothing. The other curves have their errors in the tooltip.
