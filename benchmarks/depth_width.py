@@ -9,7 +9,8 @@ from draftsmith import api
 from draftsmith.core.records import ShapeCell
 from draftsmith.figures.shapes import varied_axis
 from draftsmith.theory.depth import line
-from draftsmith.theory.throughput import parity_draft_ms, required_tokens_per_step, throughput
+from draftsmith.theory.inverses import parity_draft_ms, required_tokens_per_step
+from draftsmith.theory.throughput import throughput
 
 SHAPES = ROOT / "examples" / "shapes" / "opt-350m.yaml"
 # Table 5: draft latency, parity latency, and the reduction that the paper prints, in percent.

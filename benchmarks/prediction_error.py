@@ -23,7 +23,8 @@ from draftsmith.core.timing import profile_cells, relative_error, warn_if_busy
 from draftsmith.core.trace import TraceReader
 from draftsmith.theory.acceptance import row_chances
 from draftsmith.theory.batches import run_batches
-from draftsmith.theory.throughput import StepTable, leviathan_throughput, paper_throughput
+from draftsmith.theory.formulas import leviathan_throughput, paper_throughput
+from draftsmith.theory.throughput import StepTable
 
 LOOKAHEADS = (1, 3, 5, 8)
 BATCHES = (1, 8)

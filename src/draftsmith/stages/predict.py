@@ -3,8 +3,7 @@ Reads a Profile and a Scorecard, or numbers typed in; writes a Prediction: throu
 
 With the trace as well, each row's steps go through the engine's batching rule; without it, batches count as full."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +15,6 @@ from draftsmith.core.errors import ConfigError, PredictionError
 from draftsmith.core.log import log
 from draftsmith.core.protocols import PHASES
 from draftsmith.core.records import (
-    FormulaPoint,
-    Inverse,
     MemoryCost,
     Prediction,
     Profile,
@@ -28,19 +25,12 @@ from draftsmith.core.scores import read_scores, scores_path
 from draftsmith.core.store import Store, digest, read_record
 from draftsmith.core.trace import TraceReader, TraceRow
 from draftsmith.theory.acceptance import Array, row_chances
-from draftsmith.theory.batches import RowSteps, row_steps, run_batches
+from draftsmith.theory.batches import RealBatches, RowChances, real_batches
+from draftsmith.theory.formulas import compare_formulas, leviathan_tokens_per_step
+from draftsmith.theory.inverses import inverse
 from draftsmith.theory.ngram import ngram_chances
 from draftsmith.theory.schedule import best_lookaheads, memory_cost, vllm_schedule
-from draftsmith.theory.throughput import (
-    StepTable,
-    leviathan_throughput,
-    leviathan_tokens_per_step,
-    paper_throughput,
-    parity_draft_ms,
-    parity_tokens_per_step,
-    required_tokens_per_step,
-    throughput,
-)
+from draftsmith.theory.throughput import StepTable, throughput
 from draftsmith.theory.verdict import judge
 
 _DRAWS = 8  # of a sampled trace's steps, whose mean is taken
@@ -117,8 +107,8 @@ def _predict(config: PredictConfig, profile: Profile | None, scorecard: Scorecar
         points=tuple(points),
         schedule=tuple(schedule),
         vllm_schedules={c: tuple(vllm_schedule([cell for cell in schedule if cell.context == c])) for c in contexts},
-        inverses=tuple(_inverse(config, point, plain, table) for point in points),
-        formulas=_formulas(tokens_per_step, plain, table),
+        inverses=tuple(inverse(point, plain, table, config.wanted_tokens_per_second) for point in points),
+        formulas=compare_formulas(tokens_per_step, plain, table),
         memory=_memory(config, profile, contexts),
         verdict=judge(points),
     )
@@ -216,16 +206,6 @@ def _check_they_belong(profile: Profile, scorecard: Scorecard) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Replayed:
-    """Real batches: tokens per second by lookahead and batch size, of the target alone and with the draft loaded; and the
-    rows' own mean context."""
-
-    plain: dict[tuple[int, int], float]
-    drafted: dict[tuple[int, int], float]
-    mean_context: int
-
-
 def _replay(
     config: PredictConfig,
     profile: Profile | None,
@@ -234,37 +214,22 @@ def _replay(
     table: StepTable,
     lookaheads: list[int],
     batches: tuple[int, ...],
-) -> _Replayed | None:
+) -> RealBatches | None:
     if config.trace is None:
         return None
     if config.contexts is not None:
         raise ConfigError("a trace brings its own contexts", "leave --context or --trace out")
     if scorecard is None or profile is None or config.scorecard is None:
         raise ConfigError("real batches are replayed from records", "give --profile and --scorecard beside --trace")
-    trace, first, rng = TraceReader(Path(config.trace)), scorecard.first_drafted, np.random.default_rng(0)
+    trace, first = TraceReader(Path(config.trace)), scorecard.first_drafted
     if trace.record.fingerprint != scorecard.trace:
         raise PredictionError(f"{config.trace} is not the trace of this scorecard", "give the trace it was evaluated on")
+    rows = (
+        RowChances(len(row.prompt_ids) + first, row.num_output - first, chances[first:])
+        for row, chances in _chances(trace, scorecard, Path(config.scorecard), max(lookaheads))
+    )
     draws = 1 if scorecard.sampling.is_greedy else _DRAWS
-    rows: dict[int, list[list[RowSteps]]] = {k: [[] for _ in range(draws)] for k in (0, *lookaheads)}
-    for row, chances in _chances(trace, scorecard, Path(config.scorecard), max(lookaheads)):
-        for k, drawn in rows.items():
-            for kept in drawn:
-                steps = row_steps(chances[first:], row.num_output - first, k, rng)
-                kept.append(RowSteps(len(row.prompt_ids) + first, steps))
-
-    def speeds(steps: StepTable, lookaheads: Iterable[int]) -> dict[tuple[int, int], float]:
-        most = trace.record.max_new_tokens
-        found = {}
-        for k in lookaheads:
-            for batch in batches:
-                runs = [run_batches(drawn, k, batch, steps, profile.batching, most) for drawn in rows[k]]
-                found[k, batch] = len(runs) / sum(1.0 / one.tokens_per_second for one in runs)
-        return found
-
-    one_each = rows[0][0]  # without proposals a step is a token
-    tokens = sum(len(row.step_tokens) for row in one_each)
-    context = sum(len(row.step_tokens) * (row.first_context + len(row.step_tokens) / 2) for row in one_each) / tokens
-    return _Replayed(speeds(plain, (0,)), speeds(table, rows), round(context))
+    return real_batches(rows, lookaheads, batches, plain, table, profile.batching, trace.record.max_new_tokens, draws)
 
 
 def _chances(trace: TraceReader, scorecard: Scorecard, folder: Path, widest: int) -> Iterator[tuple[TraceRow, Array]]:
@@ -294,7 +259,7 @@ def _point(
     baseline: Mapping[tuple[int, int], float],
     plain: StepTable,
     table: StepTable,
-    replayed: _Replayed | None,
+    replayed: RealBatches | None,
 ) -> ThroughputPoint:
     place = (lookahead, batch, context)
     speed = float(throughput(tokens_per_step[lookahead], table.step_ms(*place), batch))
@@ -311,60 +276,6 @@ def _point(
         error=float(np.sqrt(sum(part**2 for part in parts))),
         **{f"{name}_ms": float(table.phase_ms(name, *place)) for name in PHASES},
     )
-
-
-def _inverse(config: PredictConfig, point: ThroughputPoint, plain: StepTable, table: StepTable) -> Inverse:
-    place = (point.lookahead, point.batch, point.context)
-    step, baseline = float(table.step_ms(*place)), float(plain.step_ms(0, point.batch, point.context))
-    parity = parity_tokens_per_step(step, point.lookahead, 1.0, baseline)
-    allowed = parity_draft_ms(point.tokens_per_step, 1000.0 / baseline, point.verify_ms, point.overhead_ms)
-    wanted = config.wanted_tokens_per_second
-    required = required_tokens_per_step(wanted, step, point.lookahead, point.batch) if wanted else None
-    return Inverse(
-        lookahead=point.lookahead,
-        batch=point.batch,
-        context=point.context,
-        parity_tokens_per_step=parity.value,
-        parity_tokens_per_step_reason=parity.reason,
-        parity_draft_ms=allowed.value,
-        parity_draft_ms_reason=allowed.reason,
-        wanted_tokens_per_second=wanted,
-        required_tokens_per_step=required.value if required else None,
-        required_tokens_per_step_reason=required.reason if required else "no throughput was wished for",
-    )
-
-
-def _formulas(tokens_per_step: Mapping[int, float], plain: StepTable, table: StepTable) -> tuple[FormulaPoint, ...]:
-    """Leviathan's single acceptance is the one that gives the first lookahead's tokens per step."""
-    context, first = table.contexts[0], min(tokens_per_step)
-    acceptance = _acceptance_of(tokens_per_step[first], first)
-    baseline = float(plain.step_ms(0, 1, context)) if plain.batches[0] == 1 else None
-    if baseline is None or table.batches[0] != 1:
-        return ()
-    points = []
-    for k, tokens in tokens_per_step.items():
-        draft, verify = (float(table.phase_ms(name, k, 1, context)) for name in ("draft", "verify"))
-        points.append(
-            FormulaPoint(
-                lookahead=k,
-                ours=float(throughput(tokens, table.step_ms(k, 1, context))),
-                paper=float(paper_throughput(tokens, verify, draft)),
-                leviathan=float(leviathan_throughput(acceptance, k, baseline, draft / k)),
-            )
-        )
-    return tuple(points)
-
-
-def _acceptance_of(tokens_per_step: float, lookahead: int) -> float:
-    """The one acceptance that gives these tokens per step, by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        if float(leviathan_tokens_per_step(middle, lookahead)) < tokens_per_step:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
 
 
 def _memory(config: PredictConfig, profile: Profile | None, contexts: tuple[int, ...]) -> MemoryCost | None:

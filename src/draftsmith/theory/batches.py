@@ -3,7 +3,7 @@
 Reads each row's steps, as replay gives them, and a StepTable; follows the engine's batching rule; writes tokens and seconds.
 Decode only: a step in which some row is still being prefilled counts neither in time nor in tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,24 @@ class RowSteps:
 
     first_context: int
     step_tokens: Ints
+
+
+@dataclass(frozen=True)
+class RowChances:
+    """One prompt as a trace has it: tokens before its first step, tokens to emit, and the chances that proposals stand."""
+
+    first_context: int
+    num_tokens: int
+    chances: np.ndarray
+
+
+@dataclass(frozen=True)
+class RealBatches:
+    """Tokens per second by lookahead and batch size, of the target alone and with the draft loaded; the rows' mean context."""
+
+    plain: dict[tuple[int, int], float]
+    drafted: dict[tuple[int, int], float]
+    mean_context: int
 
 
 @dataclass(frozen=True)
@@ -51,6 +69,39 @@ class _Moment:
     lookahead: int
     tokens: int
     counts: bool
+
+
+def real_batches(
+    rows: Iterable[RowChances],
+    lookaheads: Sequence[int],
+    batches: Sequence[int],
+    plain: StepTable,
+    table: StepTable,
+    batching: Batching,
+    max_new_tokens: int,
+    draws: int,
+) -> RealBatches:
+    """Replay every row's steps at each lookahead through each batch size. Where chances lie between 0 and 1 steps are drawn at
+    random, `draws` times, and the mean time counts. Rows are read once, and only their steps are kept."""
+    rng = np.random.default_rng(0)
+    steps: dict[int, list[list[RowSteps]]] = {k: [[] for _ in range(draws)] for k in (0, *lookaheads)}
+    for row in rows:
+        for k, drawn in steps.items():
+            for kept in drawn:
+                kept.append(RowSteps(row.first_context, row_steps(row.chances, row.num_tokens, k, rng)))
+
+    def speed(lookahead: int, batch: int, times: StepTable) -> float:
+        runs = [run_batches(drawn, lookahead, batch, times, batching, max_new_tokens) for drawn in steps[lookahead]]
+        return len(runs) / sum(1.0 / one.tokens_per_second for one in runs)
+
+    one_each = steps[0][0]  # without proposals a step is a token
+    tokens = sum(len(row.step_tokens) for row in one_each)
+    context = sum(len(row.step_tokens) * (row.first_context + len(row.step_tokens) / 2) for row in one_each) / tokens
+    return RealBatches(
+        plain={(0, batch): speed(0, batch, plain) for batch in batches},
+        drafted={(k, batch): speed(k, batch, table) for k in steps for batch in batches},
+        mean_context=round(context),
+    )
 
 
 def row_steps(chances: np.ndarray, num_tokens: int, lookahead: int, rng: np.random.Generator) -> Ints:

@@ -1,4 +1,4 @@
-"""Throughput from acceptance and measured step times, the best lookahead, and the paper's questions asked backwards.
+"""Throughput from acceptance and measured step times.
 
 Reads tokens per step (from a Scorecard, or a row's own steps) and a StepTable (from a Profile, or from numbers typed in).
 Everything is decode only. In the paper's words TAR is tokens per step, and its formula is
@@ -119,58 +119,3 @@ def _around(axis: Array, points: Any) -> list[tuple[Any, Any]]:
 def throughput(tokens_per_step: Any, step_ms: Any, batch: Any = 1) -> Any:
     """Tokens per second of a full batch."""
     return 1000.0 * batch * np.maximum(tokens_per_step, 1.0) / step_ms
-
-
-def leviathan_tokens_per_step(acceptance: Any, lookahead: Any) -> Any:
-    """Tokens per step if every token were accepted with the same chance, independently (Leviathan et al. 2023, eq. 1)."""
-    acceptance, lookahead = np.broadcast_arrays(np.asarray(acceptance, dtype=np.float64), lookahead)
-    certain = acceptance >= 1.0
-    safe = np.where(certain, 0.0, acceptance)
-    return np.where(certain, lookahead + 1.0, (1.0 - safe ** (lookahead + 1)) / (1.0 - safe))
-
-
-def leviathan_throughput(acceptance: Any, lookahead: Any, plain_ms: Any, draft_ms: Any) -> Any:
-    """Their walltime formula: verification costs what a plain step costs, and there is no overhead. `draft_ms` per token."""
-    cost = np.asarray(draft_ms) / plain_ms
-    return 1000.0 / plain_ms * leviathan_tokens_per_step(acceptance, lookahead) / (lookahead * cost + 1.0)
-
-
-def paper_throughput(tokens_per_step: Any, verify_ms: Any, draft_ms: Any) -> Any:
-    """The paper's formula. `draft_ms` is the whole drafted run."""
-    return 1000.0 * np.maximum(tokens_per_step, 1.0) / (verify_ms + draft_ms)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The value asked for, or None and why there is none."""
-
-    value: float | None
-    reason: str = ""
-
-
-def required_tokens_per_step(wanted: float, step_ms: float, lookahead: int, batch: int = 1) -> Answer:
-    """Tokens per step that give `wanted` tokens per second. A step emits at most lookahead + 1 tokens a row, and at least 1."""
-    needed = wanted * step_ms / (1000.0 * batch)
-    for end in (1.0, lookahead + 1.0):
-        if np.isclose(needed, end, rtol=1e-12, atol=0):
-            return Answer(end)
-    if needed > lookahead + 1:
-        return Answer(
-            None, f"it would take {needed:.2f} tokens per step, and lookahead {lookahead} gives {lookahead + 1} at most"
-        )
-    if needed < 1:
-        return Answer(None, f"even one token per step gives more: {throughput(1.0, step_ms, batch):.1f} tokens/s")
-    return Answer(needed)
-
-
-def parity_tokens_per_step(step_ms: float, lookahead: int, other_tokens_per_step: float, other_step_ms: float) -> Answer:
-    """Tokens per step at which this draft is as fast as another one (plain decoding is 1 token in plain_ms)."""
-    return required_tokens_per_step(1000.0 * other_tokens_per_step / other_step_ms, step_ms, lookahead)
-
-
-def parity_draft_ms(tokens_per_step: float, wanted: float, verify_ms: float, overhead_ms: float, batch: int = 1) -> Answer:
-    """How long the drafted run may take for `wanted` tokens per second (the paper's parity latency)."""
-    allowed = 1000.0 * batch * max(tokens_per_step, 1.0) / wanted - verify_ms - overhead_ms
-    if allowed < 0:
-        return Answer(None, f"verification alone is {-allowed:.2f} ms too slow: not even a draft that costs nothing would do")
-    return Answer(allowed)

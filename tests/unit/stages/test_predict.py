@@ -19,8 +19,8 @@ from draftsmith.core.store import Store, read_record
 from draftsmith.core.trace import TraceRow
 from draftsmith.stages.evaluate import EvaluateConfig, evaluate
 from draftsmith.stages.predict import PredictConfig, predict
+from draftsmith.theory.formulas import leviathan_tokens_per_step
 from draftsmith.theory.schedule import memory_cost
-from draftsmith.theory.throughput import leviathan_tokens_per_step
 from tests.unit.builders import (
     FakeEngine,
     assert_explains,

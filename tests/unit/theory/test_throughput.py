@@ -9,17 +9,9 @@ from hypothesis import strategies as st
 
 from draftsmith.core.errors import PredictionError
 from draftsmith.core.records import ProfileCell
-from draftsmith.theory.throughput import (
-    PHASES,
-    StepTable,
-    leviathan_throughput,
-    leviathan_tokens_per_step,
-    paper_throughput,
-    parity_draft_ms,
-    parity_tokens_per_step,
-    required_tokens_per_step,
-    throughput,
-)
+from draftsmith.theory.formulas import leviathan_throughput, leviathan_tokens_per_step, paper_throughput
+from draftsmith.theory.inverses import parity_draft_ms, parity_tokens_per_step, required_tokens_per_step
+from draftsmith.theory.throughput import PHASES, StepTable, throughput
 from tests.unit.builders import assert_explains, profile_cell
 
 K, B, C = (0, 1, 3, 8), (1, 4, 16), (128, 1024, 4096)
