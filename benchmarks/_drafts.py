@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,27 +18,31 @@ from draftsmith.core.trace import TraceReader, TraceRow
 
 _SEED = 1234
 _TUNE_SETTINGS: dict[str, Any] = {
-    "datasets": ("hellaswag", "chat", "gsm8k"),
     "split": "probe",
     "num_prompts": 8,
-    "max_prompt_tokens": 256,
     "max_new_tokens": 48,
     "engine": {"dtype": "float32", "threads": 2},
+}
+_TUNE_PROMPTS: dict[str, dict[str, Any]] = {
+    "smollm2": {"datasets": ("hellaswag", "chat", "gsm8k"), "max_prompt_tokens": 256},
+    "stories": {"datasets": ("hellaswag", "gsm8k"), "max_prompt_tokens": 192},  # it has 256 positions, and no chat template
 }
 
 
 # Strength of the noise for the share of tokens a copy should agree on; found by bisection on the tuning prompts.
-_NOISE = {0.7: 0.109, 0.3: 0.206}
+_NOISE = {("smollm2", 0.7): 0.109, ("smollm2", 0.3): 0.206, ("stories", 0.7): 0.12}
 
 
-def noisy_copy(lab: Lab, acceptance: float) -> Path:
-    """A copy of the target with Gaussian noise on every matrix, so that it agrees on about this share of tokens."""
+def noisy_copy(lab: Lab, acceptance: float, of: Literal["smollm2", "stories"] = "smollm2") -> Path:
+    """A copy of a target with Gaussian noise on every matrix, so that it agrees on about this share of tokens."""
+    target: Path = getattr(lab, of)
+    noise = _NOISE[of, acceptance]
 
     def build(rows: list[TraceRow]) -> tuple[Any, dict[str, float]]:
-        model = _with_noise(lab.smollm2, _NOISE[acceptance])
-        return model, {"noise": _NOISE[acceptance], "agreement": _agreement(model, rows)}
+        model = _with_noise(target, noise)
+        return model, {"noise": noise, "agreement": _agreement(model, rows)}
 
-    return _built(lab, lab.drafts / f"smollm2-noisy-{round(100 * acceptance)}", build)
+    return _built(lab, of, lab.drafts / f"{of}-noisy-{round(100 * acceptance)}", build)
 
 
 def layer_cut(lab: Lab) -> Path:
@@ -74,19 +78,21 @@ def layer_cut(lab: Lab) -> Path:
         model.config.layer_types = None
         return model, {"layers_kept": kept, "agreement": agreed}
 
-    return _built(lab, folder, build)
+    return _built(lab, "smollm2", folder, build)
 
 
-def _built(lab: Lab, folder: Path, build: Callable[[list[TraceRow]], tuple[Any, dict[str, Any]]]) -> Path:
+def _built(lab: Lab, of: str, folder: Path, build: Callable[[list[TraceRow]], tuple[Any, dict[str, Any]]]) -> Path:
     if (folder / "how.json").exists():
         return folder
-    trace = api.record(target=str(lab.smollm2), data=str(lab.data), store=lab.models / "drafts" / "tuning", **_TUNE_SETTINGS)
+    target: Path = getattr(lab, of)
+    settings = {**_TUNE_SETTINGS, **_TUNE_PROMPTS[of]}
+    trace = api.record(target=target, data=lab.data, store=lab.models / "drafts" / "tuning", **settings)
     with torch.inference_mode():
         model, how = build(list(TraceReader(trace.folder).rows()))
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial)
-    AutoTokenizer.from_pretrained(lab.smollm2).save_pretrained(partial)
+    AutoTokenizer.from_pretrained(target).save_pretrained(partial)
     (partial / "how.json").write_text(json.dumps(how))
     partial.rename(folder)
     return folder

@@ -55,14 +55,14 @@ def default_store() -> Path:
     return Path(os.environ.get("DRAFTSMITH_STORE", "runs"))
 
 
-def record(*, store: Path | None = None, **settings: Any) -> Kept[Trace]:
+def record(*, store: str | Path | None = None, **settings: Any) -> Kept[Trace]:
     """Run the target once over prompts and keep every token with its log-probability.
 
     Settings: see [`RecordConfig`][draftsmith.stages.record.RecordConfig]."""
     return _kept(Trace, record_part((0, 1), store=store, **settings))
 
 
-def record_part(worker: tuple[int, int], *, store: Path | None = None, **settings: Any) -> Path:
+def record_part(worker: tuple[int, int], *, store: str | Path | None = None, **settings: Any) -> Path:
     """One of n machines' part of `record`: `worker` = (i, n) records every n-th shard from i into a store they share.
 
     Returns the trace's folder. The trace can be read there once all n parts are done."""
@@ -70,7 +70,7 @@ def record_part(worker: tuple[int, int], *, store: Path | None = None, **setting
     return run_record(config, Store(store or default_store()), worker)
 
 
-def evaluate(*, store: Path | None = None, **settings: Any) -> Kept[Scorecard]:
+def evaluate(*, store: str | Path | None = None, **settings: Any) -> Kept[Scorecard]:
     """Replay a draft against a trace: tokens per step at every lookahead, without running speculative decoding.
 
     Settings: see [`EvaluateConfig`][draftsmith.stages.evaluate.EvaluateConfig]. `draft` may be a path or "ngram"."""
@@ -78,7 +78,7 @@ def evaluate(*, store: Path | None = None, **settings: Any) -> Kept[Scorecard]:
     return _kept(Scorecard, run_evaluate(config, Store(store or default_store())))
 
 
-def evaluate_live(*, store: Path | None = None, **settings: Any) -> Kept[LiveCard]:
+def evaluate_live(*, store: str | Path | None = None, **settings: Any) -> Kept[LiveCard]:
     """Run target and draft together in a real engine, with its own counters and the clock running.
 
     Settings: see [`EvaluateLiveConfig`][draftsmith.stages.evaluate_live.EvaluateLiveConfig]."""
@@ -86,7 +86,7 @@ def evaluate_live(*, store: Path | None = None, **settings: Any) -> Kept[LiveCar
     return _kept(LiveCard, run_evaluate_live(config, Store(store or default_store())))
 
 
-def profile(*, store: Path | None = None, **settings: Any) -> Kept[Profile]:
+def profile(*, store: str | Path | None = None, **settings: Any) -> Kept[Profile]:
     """Measure an engine's step times on this machine: plain decoding, and every lookahead with its draft.
 
     Settings: see [`ProfileConfig`][draftsmith.stages.profile.ProfileConfig]. `draft` may be a path or "ngram"; a folder that
@@ -95,7 +95,7 @@ def profile(*, store: Path | None = None, **settings: Any) -> Kept[Profile]:
     return _kept(Profile, run_profile(config, Store(store or default_store())))
 
 
-def profile_shapes(*, store: Path | None = None, **settings: Any) -> Kept[ShapeProfile]:
+def profile_shapes(*, store: str | Path | None = None, **settings: Any) -> Kept[ShapeProfile]:
     """Measure the step times of models that need not exist, from a file of shapes.
 
     Settings: see [`ProfileShapesConfig`][draftsmith.stages.profile_shapes.ProfileShapesConfig]."""
@@ -103,7 +103,7 @@ def profile_shapes(*, store: Path | None = None, **settings: Any) -> Kept[ShapeP
     return _kept(ShapeProfile, run_profile_shapes(config, Store(store or default_store())))
 
 
-def predict(*, store: Path | None = None, **settings: Any) -> Kept[Prediction]:
+def predict(*, store: str | Path | None = None, **settings: Any) -> Kept[Prediction]:
     """Throughput, a verdict, the best lookaheads and the inverses, from records or from numbers; needs no engine.
 
     Settings: see [`PredictConfig`][draftsmith.stages.predict.PredictConfig]."""

@@ -117,8 +117,8 @@ class Run:
 class Store:
     """All records below one folder."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
 
     def run(self, kind: str, inputs: dict[str, Any]) -> Run:
         """The folder that a record of this kind, made from these inputs, has or will have."""
