@@ -38,6 +38,10 @@ class ModelError(DraftsmithError):
     """A checkpoint that cannot be used as asked."""
 
 
+class PlanError(DraftsmithError):
+    """A cut that cannot be made, or a shape that cannot be had."""
+
+
 class VocabularyError(DraftsmithError):
     """Two models whose tokens do not mean the same strings."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from draftsmith.core.errors import MissingDependencyError, UnknownPluginError
 
-GROUPS = ("engines", "datasets")
+GROUPS = {"engines": "engine", "datasets": "dataset", "families": "family"}
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -31,7 +31,7 @@ def load(group: str, name: str) -> Any:
     if name not in names(group):
         close = difflib.get_close_matches(name, names(group), n=1)
         raise UnknownPluginError(
-            f"there is no {group.removesuffix('s')} {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
+            f"there is no {GROUPS[group]} {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
             f"use one of {', '.join(names(group))}",
         )
     foreign = _installed(group).get(name)
@@ -42,7 +42,7 @@ def load(group: str, name: str) -> Any:
         if missing == "draftsmith":
             raise
         raise MissingDependencyError(
-            f"the {group.removesuffix('s')} {name!r} needs the package {missing!r}, which is not installed",
+            f"the {GROUPS[group]} {name!r} needs the package {missing!r}, which is not installed",
             f"see the documentation of the package that brings {name!r}"
             if foreign
             else f"pip install 'draftsmith[{name}]', then `draftsmith doctor`",

@@ -1,0 +1,83 @@
+"""What a family of models must say: where its layers, heads, kv groups, neurons and hidden dimensions are, and nothing else.
+
+Masks and surgery go by it, so that neither knows a model by name. Names hold `{layer}` where the number of a layer stands."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from draftsmith.core import registry
+from draftsmith.core.errors import ModelError, PlanError
+from draftsmith.core.shapes import Shape
+
+# What the positions of one dimension of a weight belong to. Heads stand for head_size positions each; of a fixed dimension
+# (vocabulary, positions, inside of a head) nothing is ever cut.
+Axis = Literal["hidden", "heads", "kv_heads", "neurons", "fixed"]
+
+# Which hidden sizes transformers and vLLM take: any, a multiple of the heads, or no other than heads x head size.
+HiddenRule = Literal["any", "multiple of heads", "heads x head size"]
+_SIZES = {
+    "layers": "layers",
+    "heads": "heads",
+    "kv_heads": "kv heads",
+    "hidden": "hidden dimensions",
+    "intermediate": "neurons",
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything is in a model of one config. Weights that not every checkpoint has (biases, a head) may be named."""
+
+    weights: Mapping[str, tuple[Axis, ...]]  # the axis of each dimension
+    layer: str  # the module of one layer
+    attention_out: str  # the linear module that heads go into and hidden dimensions come out of
+    mlp_out: str  # the same for neurons
+    embeddings: tuple[str, ...]  # the modules whose sum enters the first layer
+    norms: tuple[str, ...]  # the modules that normalise over the hidden dimensions
+    config_names: Mapping[str, str]  # what config.json calls layers, heads, kv_heads, hidden, intermediate and head_size
+
+
+class Family(Protocol):
+    """The face of one family plugin."""
+
+    model_types: tuple[str, ...]  # as config.json says them
+    hidden_rule: HiddenRule
+
+    def layout(self, config: Mapping[str, Any]) -> Layout:
+        """Of the model that a `config.json` describes."""
+        ...
+
+
+def family_of(config: Mapping[str, Any], where: str) -> Family:
+    """The family that knows a model of this config."""
+    for name in registry.names("families"):
+        family: Family = registry.load("families", name)
+        if config.get("model_type") in family.model_types:
+            return family
+    raise ModelError(
+        f"{where} is a {config.get('model_type')!r}, which no family here knows how to cut",
+        f"use a model of one of {', '.join(registry.names('families'))}, or add a family: it is one file",
+    )
+
+
+def check_shape(family: Family, source: Shape, wanted: Shape) -> None:
+    """Refuse a shape that cannot be cut from this source, or that no engine would load."""
+    for name, what in _SIZES.items():
+        if getattr(wanted, name) > getattr(source, name):
+            raise PlanError(
+                f"{getattr(wanted, name)} {what} cannot be cut from {getattr(source, name)}",
+                f"ask for {getattr(source, name)} at most",
+            )
+    if wanted.heads % wanted.kv_heads or wanted.heads // wanted.kv_heads > source.heads // source.kv_heads:
+        raise PlanError(
+            f"{wanted.heads} heads cannot share {wanted.kv_heads} kv heads: in the source each serves "
+            f"{source.heads // source.kv_heads}",
+            "ask for as many heads for every kv head, and for no more than the source has",
+        )
+    by_heads, by_size = wanted.hidden % wanted.heads == 0, wanted.hidden == wanted.heads * source.head_size
+    if not {"any": True, "multiple of heads": by_heads, "heads x head size": by_size}[family.hidden_rule]:
+        raise PlanError(
+            f"a {'/'.join(family.model_types)} cannot have {wanted.hidden} hidden dimensions with {wanted.heads} heads",
+            f"they want {family.hidden_rule}, with heads of {source.head_size}: change the one or the other",
+        )

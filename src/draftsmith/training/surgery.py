@@ -1,0 +1,140 @@
+"""Surgery: a source and a keep-plan become a smaller checkpoint that transformers and vLLM load as they are.
+
+Reads sharded safetensors one weight at a time and writes shards of its own, so that neither model is ever whole in memory."""
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from draftsmith.core.errors import ModelError
+from draftsmith.core.families import Axis, Layout, check_shape, family_of
+from draftsmith.core.keep_plans import KeepPlan, KeptLayer
+from draftsmith.core.shapes import Shape, shape_of
+from draftsmith.core.store import read_json, write_json
+
+_SHARD_BYTES = 2 << 30
+
+
+def cut(source: Path, plan: KeepPlan, folder: Path, shard_bytes: int = _SHARD_BYTES) -> Path:
+    """Write what the plan keeps of `source` as a checkpoint of its own, tokenizer and all. A cut that was interrupted leaves
+    no folder behind."""
+    config = read_json(source / "config.json")
+    family, shape = family_of(config, str(source)), shape_of(config, f"{source}/config.json")
+    layout = family.layout(config)
+    plan.check(shape)
+    smaller = plan.shape(shape)
+    check_shape(family, shape, smaller)
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    _write_weights(_cut_weights(source, plan, shape, layout), partial, shard_bytes)
+    for file in source.iterdir():
+        if file.is_file() and file.name != "config.json" and not _is_weights(file.name):
+            shutil.copyfile(file, partial / file.name)
+    write_json(partial / "config.json", cut_config(config, plan, shape, layout))
+    partial.rename(folder)
+    return folder
+
+
+def cut_config(config: Mapping[str, Any], plan: KeepPlan, source: Shape, layout: Layout) -> dict[str, Any]:
+    """The source's config with the new numbers, and lists of layers cut like the layers."""
+    smaller, kept = plan.shape(source), [layer.index for layer in plan.layers]
+    found = dict(config)
+    for name, key in layout.config_names.items():
+        value = getattr(smaller, name)
+        if key in found or value != getattr(source, name) or name == "head_size":
+            found[key] = value
+    if isinstance(found.get("layer_types"), list):
+        found["layer_types"] = [config["layer_types"][index] for index in kept]
+    elif config.get("use_sliding_window"):
+        raise ModelError(
+            "some layers of this model have a sliding window, and its config does not say which",
+            "add `layer_types` to its config.json, one for each layer",
+        )
+    return found
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf"))
+
+
+def _cut_weights(source: Path, plan: KeepPlan, shape: Shape, layout: Layout) -> Iterator[tuple[str, Tensor]]:
+    """Every weight that stays, under its new name and cut to size."""
+    kept = {layer.index: (new, layer) for new, layer in enumerate(plan.layers)}
+    files = sorted(source.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{source} holds no safetensors weights", "save it with `save_pretrained`")
+    for file in files:
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118 (not a mapping)
+                pattern, index = split_name(name, layout)
+                if index is None:
+                    yield name, _cut_one(weights.get_tensor(name), layout.weights[pattern], plan, plan.layers[0], shape)
+                elif index in kept:
+                    new, layer = kept[index]
+                    tensor = _cut_one(weights.get_tensor(name), layout.weights[pattern], plan, layer, shape)
+                    yield pattern.format(layer=new), tensor
+
+
+def split_name(name: str, layout: Layout) -> tuple[str, int | None]:
+    """A weight's name as the layout has it, and the number of its layer if it is in one."""
+    found = re.match(re.escape(layout.layer).replace(r"\{layer\}", r"(\d+)") + r"\.", name)
+    pattern = name if found is None else f"{layout.layer}.{name[found.end() :]}"
+    if pattern not in layout.weights:
+        raise ModelError(
+            f"the weight {name} is none that its family knows", "it may be an adapter or another kind of model: merge it first"
+        )
+    return pattern, None if found is None else int(found[1])
+
+
+def _cut_one(tensor: Tensor, axes: tuple[Axis, ...], plan: KeepPlan, layer: KeptLayer, shape: Shape) -> Tensor:
+    for dimension, axis in enumerate(axes):
+        wanted = positions(axis, plan, layer, shape.head_size)
+        if wanted is not None and len(wanted) != tensor.shape[dimension]:
+            tensor = tensor.index_select(dimension, wanted)
+    return tensor.contiguous()
+
+
+def positions(axis: Axis, plan: KeepPlan, layer: KeptLayer, head_size: int) -> Tensor | None:
+    """Which positions of a dimension stay; None: all of them."""
+    if axis == "fixed":
+        return None
+    kept = torch.tensor(plan.hidden if axis == "hidden" else getattr(layer, axis))
+    if axis in ("heads", "kv_heads"):
+        return (kept[:, None] * head_size + torch.arange(head_size)).flatten()
+    return kept
+
+
+def _write_weights(weights: Iterator[tuple[str, Tensor]], folder: Path, shard_bytes: int) -> None:
+    shards: list[list[str]] = []
+    held: dict[str, Tensor] = {}
+    size = total = 0
+
+    def flush() -> None:
+        save_file(held, folder / f"shard-{len(shards):05d}", metadata={"format": "pt"})
+        shards.append(list(held))
+        held.clear()
+
+    for name, tensor in weights:
+        if held and size + tensor.nbytes > shard_bytes:
+            flush()
+            size = 0
+        held[name] = tensor
+        size, total = size + tensor.nbytes, total + tensor.nbytes
+    flush()
+    if len(shards) == 1:
+        (folder / "shard-00000").rename(folder / "model.safetensors")
+        return
+    index: dict[str, str] = {}
+    for number, names in enumerate(shards):
+        file = f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
+        (folder / f"shard-{number:05d}").rename(folder / file)
+        index |= dict.fromkeys(names, file)
+    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})

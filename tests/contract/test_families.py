@@ -1,0 +1,131 @@
+"""One suite for every family there is, with tiny random models: masked is cut, and kept is untouched."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftsmith.core import registry
+from draftsmith.core.errors import ModelError, PlanError
+from draftsmith.core.families import family_of
+from draftsmith.core.keep_plans import KeepPlan, KeptLayer
+from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.store import read_json
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+FAMILIES = [(name, kind) for name in registry.names("families") for kind in registry.load("families", name).model_types]
+
+
+@pytest.fixture(scope="module", params=[(*one, tied) for one in FAMILIES for tied in (True, False)], ids=str)
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.tiny import tiny_of
+
+    _, model_type, tied = request.param
+    return tiny_of(tmp_path_factory.mktemp(model_type), model_type, tied)
+
+
+def random_plan(shape: Shape, rule: str, seed: int) -> KeepPlan:
+    """Any legal plan: other heads, neurons and layers each time, and other numbers of them."""
+    rng = np.random.default_rng(seed)
+
+    def some(count: int, of: int) -> tuple[int, ...]:
+        return tuple(sorted(rng.choice(of, size=count, replace=False).tolist()))
+
+    group = shape.heads // shape.kv_heads
+    num_keys, per_key = int(rng.integers(1, shape.kv_heads + 1)), int(rng.integers(1, group + 1))
+    heads = num_keys * per_key
+    step = {"any": 1, "multiple of heads": heads, "heads x head size": heads * shape.head_size}[rule]
+    hidden = step if rule == "heads x head size" else step * int(rng.integers(1, shape.hidden // step + 1))
+    neurons = int(rng.integers(1, shape.intermediate + 1))
+    layers = []
+    for index in some(int(rng.integers(1, shape.layers + 1)), shape.layers):
+        keys = some(num_keys, shape.kv_heads)
+        queries = tuple(key * group + one for key in keys for one in some(per_key, group))
+        layers.append(KeptLayer(index=index, heads=queries, kv_heads=keys, neurons=some(neurons, shape.intermediate)))
+    return KeepPlan(hidden=some(hidden, shape.hidden), layers=tuple(layers))
+
+
+def load(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_masked_source_and_the_cut_checkpoint_agree(source: Path, tmp_path: Path, seed: int) -> None:
+    from draftsmith.training.masks import MaskHooks, Masks
+    from draftsmith.training.surgery import cut
+
+    config, shape = read_json(source / "config.json"), model_shape(source)
+    family = family_of(config, str(source))
+    plan = random_plan(shape, family.hidden_rule, seed)
+    smaller = load(cut(source, plan, tmp_path / "cut"))
+    masked = load(source)
+    MaskHooks(masked, family.layout(config), shape, Masks.of(plan, shape))
+    tokens = torch.randint(4, 60, (2, 12), generator=torch.Generator().manual_seed(seed))
+    with torch.inference_mode():
+        ours, theirs = (model(input_ids=tokens, use_cache=False).logits for model in (smaller, masked))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert ours.abs().max() > 0.1, "logits near 0 would agree whatever was cut"
+    assert model_shape(tmp_path / "cut") == plan.shape(shape)
+    assert sum(one.numel() for one in smaller.parameters()) < sum(one.numel() for one in masked.parameters())
+
+
+def test_keeping_everything_changes_no_bit(source: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    from draftsmith.training.surgery import cut
+
+    kept = cut(source, KeepPlan.everything(model_shape(source)), tmp_path / "kept", shard_bytes=20_000)
+    before = load_file(source / "model.safetensors")
+    files = sorted(kept.glob("*.safetensors"))
+    after = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    assert len(files) > 1
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    one, other = (load(folder).state_dict() for folder in (source, kept))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert (kept / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
+def test_a_masked_model_is_itself_again_without_its_hooks(source: Path) -> None:
+    from draftsmith.training.masks import MaskHooks, Masks
+
+    config, shape = read_json(source / "config.json"), model_shape(source)
+    family, model = family_of(config, str(source)), load(source)
+    tokens = torch.arange(4, 16)[None]
+    with torch.inference_mode():
+        before = model(input_ids=tokens).logits
+        hooks = MaskHooks(model, family.layout(config), shape, Masks.of(random_plan(shape, family.hidden_rule, 1), shape))
+        assert not torch.equal(model(input_ids=tokens).logits, before)
+        hooks.remove()
+        assert torch.equal(model(input_ids=tokens).logits, before)
+
+
+def test_a_weight_that_the_family_does_not_know_is_refused(source: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from draftsmith.training.surgery import cut
+
+    other = tmp_path / "other"
+    shutil.copytree(source, other)
+    save_file({**load_file(other / "model.safetensors"), "adapter.weight": torch.ones(2)}, other / "model.safetensors")
+    with pytest.raises(ModelError, match=r"adapter\.weight is none that its family knows"):
+        cut(other, KeepPlan.everything(model_shape(source)), tmp_path / "cut")
+    assert not (tmp_path / "cut").exists()
+
+
+def test_a_hidden_size_that_engines_would_not_take_is_refused(source: Path, tmp_path: Path) -> None:
+    from draftsmith.training.surgery import cut
+
+    shape = model_shape(source)
+    plan = KeepPlan.everything(shape).model_copy(update={"hidden": tuple(range(shape.hidden - 1))})
+    if family_of(read_json(source / "config.json"), "").hidden_rule == "any":
+        assert model_shape(cut(source, plan, tmp_path / "cut")).head_size == shape.head_size
+    else:
+        with pytest.raises(PlanError, match=f"cannot have {shape.hidden - 1} hidden dimensions with {shape.heads} heads"):
+            cut(source, plan, tmp_path / "cut")
