@@ -35,7 +35,7 @@ class Layout:
     mlp_out: str  # the same for neurons
     embeddings: tuple[str, ...]  # the modules whose sum enters the first layer
     norms: tuple[str, ...]  # the modules that normalise over the hidden dimensions
-    config_names: Mapping[str, str]  # what config.json calls layers, heads, kv_heads, hidden, intermediate and head_size
+    config_sizes: Mapping[str, str]  # the sizes in config.json, and what `Shape` calls each
 
 
 class Family(Protocol):

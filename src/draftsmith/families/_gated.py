@@ -28,13 +28,13 @@ _WEIGHTS: dict[str, tuple[Axis, ...]] = {
     "model.norm.weight": ("hidden",),
     "lm_head.weight": ("fixed", "hidden"),
 }
-_CONFIG_NAMES = {
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "hidden": "hidden_size",
-    "intermediate": "intermediate_size",
-    "head_size": "head_dim",
+_CONFIG_SIZES = {
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "hidden_size": "hidden",
+    "intermediate_size": "intermediate",
+    "head_dim": "head_size",
 }
 
 
@@ -55,5 +55,5 @@ class GatedFamily:
             mlp_out=f"{_LAYER}.mlp.down_proj",
             embeddings=("model.embed_tokens",),
             norms=(f"{_LAYER}.input_layernorm", f"{_LAYER}.post_attention_layernorm", "model.norm"),
-            config_names=_CONFIG_NAMES,
+            config_sizes=_CONFIG_SIZES,
         )

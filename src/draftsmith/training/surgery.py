@@ -46,11 +46,7 @@ def cut(source: Path, plan: KeepPlan, folder: Path, shard_bytes: int = _SHARD_BY
 def cut_config(config: Mapping[str, Any], plan: KeepPlan, source: Shape, layout: Layout) -> dict[str, Any]:
     """The source's config with the new numbers, and lists of layers cut like the layers."""
     smaller, kept = plan.shape(source), [layer.index for layer in plan.layers]
-    found = dict(config)
-    for name, key in layout.config_names.items():
-        value = getattr(smaller, name)
-        if key in found or value != getattr(source, name) or name == "head_size":
-            found[key] = value
+    found = {**config, **{key: getattr(smaller, name) for key, name in layout.config_sizes.items()}}
     if isinstance(found.get("layer_types"), list):
         found["layer_types"] = [config["layer_types"][index] for index in kept]
     elif config.get("use_sliding_window"):
