@@ -28,13 +28,13 @@ def tiny_llama(folder: Path, seed: int = 0, layers: int = 2, sharpness: float = 
     return folder
 
 
-def tiny_of(folder: Path, model_type: str, tied: bool, layers: int = 3) -> Path:
+def tiny_of(folder: Path, model_type: str, tied: bool, layers: int = 3, **own: Any) -> Path:
     """A random model of any family, grouped-query where the family can. No weight is 0 or 1: norms and biases count too."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **_sizes(model_type, layers), tie_word_embeddings=tied)
+    config = AutoConfig.for_model(model_type, **{**_sizes(model_type, layers), **own}, tie_word_embeddings=tied)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for weight in model.parameters():

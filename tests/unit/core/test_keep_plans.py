@@ -84,4 +84,4 @@ def test_a_shape_that_can_be_had_passes(family: str, wanted: dict[str, int]) -> 
 def test_a_model_of_no_family_is_refused() -> None:
     with pytest.raises(ModelError, match="model is a 'mamba', which no family here knows how to cut") as caught:
         family_of({"model_type": "mamba"}, "model")
-    assert_explains(caught.value, way_out="llama, qwen2, qwen3")
+    assert_explains(caught.value, way_out="one of llama, ")
