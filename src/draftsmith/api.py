@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from draftsmith.core.config import parse_config
 from draftsmith.core.doctor import Diagnosis, diagnose
-from draftsmith.core.records import LiveCard, Prediction, Profile, Scorecard, ShapeProfile
+from draftsmith.core.records import LiveCard, Prediction, Profile, PrunedCheckpoint, Scorecard, ShapeProfile
 from draftsmith.core.store import Store, read_record
 from draftsmith.core.trace import Trace
 from draftsmith.figures.page import write_page
@@ -36,6 +36,8 @@ from draftsmith.stages.profile import ProfileConfig
 from draftsmith.stages.profile import profile as run_profile
 from draftsmith.stages.profile_shapes import ProfileShapesConfig
 from draftsmith.stages.profile_shapes import profile_shapes as run_profile_shapes
+from draftsmith.stages.prune import PruneConfig
+from draftsmith.stages.prune import prune as run_prune
 from draftsmith.stages.record import RecordConfig
 from draftsmith.stages.record import record as run_record
 
@@ -101,6 +103,14 @@ def profile_shapes(*, store: str | Path | None = None, **settings: Any) -> Kept[
     Settings: see [`ProfileShapesConfig`][draftsmith.stages.profile_shapes.ProfileShapesConfig]."""
     config = parse_config(ProfileShapesConfig, _plain(settings), "the settings of profile --shapes")
     return _kept(ShapeProfile, run_profile_shapes(config, Store(store or default_store())))
+
+
+def prune(*, store: str | Path | None = None, **settings: Any) -> Kept[PrunedCheckpoint]:
+    """Cut a source to a smaller shape, judged by recorded output of the target. The model is in `model` beside the record.
+
+    Settings: see [`PruneConfig`][draftsmith.stages.prune.PruneConfig]."""
+    config = parse_config(PruneConfig, _plain(settings), "the settings of prune")
+    return _kept(PrunedCheckpoint, run_prune(config, Store(store or default_store())))
 
 
 def predict(*, store: str | Path | None = None, **settings: Any) -> Kept[Prediction]:

@@ -240,6 +240,41 @@ def predict(
 
 
 @app.command()
+def prune(
+    source: Annotated[str | None, typer.Option(help="The model to cut: the target, or a sibling with its tokenizer.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Recorded output of the target, of the train or the probe split.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers to keep; sizes not given stay as they are.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Query heads to keep in each layer.")] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="Key and value heads to keep in each layer.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="Hidden dimensions to keep.")] = None,
+    intermediate: Annotated[int | None, typer.Option(help="Neurons to keep in each layer.")] = None,
+    pruner: Annotated[
+        list[str] | None, typer.Option(help="How to choose; may be given several times. Default: depth for layers, then width.")
+    ] = None,
+    num_rows: Annotated[int | None, typer.Option(help="Recorded rows to judge by.")] = None,
+    dtype: Dtype = None,
+    batch_size: BatchSize = None,
+    threads: Threads = None,
+    trust_remote_code: TrustRemoteCode = None,
+    config: ConfigFile = None,
+    store: StoreFolder = None,
+) -> None:
+    """Cut a source to a smaller shape. The new checkpoint loads in transformers and vLLM as it is."""
+    from draftsmith import api
+    from draftsmith.cli_tables import print_checkpoint
+
+    settings = {
+        "source": source, "trace": trace, "num_rows": num_rows,
+        "shape": {"layers": layers, "heads": heads, "kv_heads": kv_heads, "hidden": hidden, "intermediate": intermediate},
+        "pruners": tuple({"kind": kind} for kind in pruner) if pruner else None,
+        "engine": _engine(None, dtype, batch_size, threads, None, None, trust_remote_code, None),
+    }  # fmt: skip
+    kept = api.prune(store=store, **_settings(config, settings))
+    print_checkpoint(kept)
+    typer.echo(kept.folder / "model")
+
+
+@app.command()
 def doctor() -> None:
     """Which engines, devices and versions are usable here, and what to install for the rest."""
     from rich.console import Console

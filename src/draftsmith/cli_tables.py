@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftsmith.api import Kept
-from draftsmith.core.records import LiveCard, Prediction, Profile, Scorecard, ShapeProfile, ThroughputPoint
+from draftsmith.core.records import LiveCard, Prediction, Profile, PrunedCheckpoint, Scorecard, ShapeProfile, ThroughputPoint
 
 
 def print_scorecard(kept: Kept[Scorecard]) -> None:
@@ -37,6 +37,16 @@ def print_scorecard(kept: Kept[Scorecard]) -> None:
 
 def _with_error(value: float, error: float | None) -> str:
     return f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
+
+
+def print_checkpoint(kept: Kept[PrunedCheckpoint]) -> None:
+    made = kept.record
+    shape = made.shape
+    typer.echo(
+        f"{made.source} cut by {' and '.join(made.pruners)}: {shape.layers} layers, {shape.heads} heads ({shape.kv_heads} kv), "
+        f"{shape.hidden} hidden, {shape.intermediate} neurons, {made.parameters / 1e6:.1f}M parameters"
+    )
+    typer.echo(f"layers kept: {', '.join(map(str, made.layers_kept))}")
 
 
 def print_live(kept: Kept[LiveCard]) -> None:

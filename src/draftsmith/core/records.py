@@ -57,6 +57,21 @@ class Scorecard(StrictConfig):
     by_dataset: dict[str, AcceptanceCurve]
 
 
+class PrunedCheckpoint(StrictConfig):
+    """A model cut from another: `draftsmith prune`. It lies in `model` beside the record, its keep-plan in plan.json."""
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    schema_version: Literal[1] = 1
+    source: str
+    source_fingerprint: str
+    trace: str
+    shape: Shape
+    parameters: int
+    layers_kept: tuple[int, ...]
+    pruners: tuple[str, ...]
+    fingerprint: str
+
+
 class Difference(StrictConfig):
     """Where a live output first leaves the recorded one. `position` counts output tokens from 0."""
 

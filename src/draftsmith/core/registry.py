@@ -10,7 +10,7 @@ from typing import Any
 
 from draftsmith.core.errors import MissingDependencyError, UnknownPluginError
 
-GROUPS = {"engines": "engine", "datasets": "dataset", "families": "family"}
+GROUPS = {"engines": "engine", "datasets": "dataset", "families": "family", "pruners": "pruner"}
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 

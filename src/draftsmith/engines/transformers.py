@@ -31,14 +31,13 @@ from draftsmith.core.trace import TraceRow
 from draftsmith.core.vocabulary import Vocabulary, check_same_tokens
 from draftsmith.engines._attention import NAME as GROUPED_ATTENTION
 from draftsmith.engines._checkpoint import Checkpoint
-from draftsmith.engines._choose import process
 from draftsmith.engines._packed import pack
 from draftsmith.engines._random_model import write_random_model
+from draftsmith.engines._scoring import batches_to_score, score_batch
 from draftsmith.engines._slots import SlotModel
 from draftsmith.engines._speculative import Clocks, Decoding, FreeProposer, ModelProposer, NgramProposer, Proposer, decode
 
 _WARM_STEPS = 2  # not timed: the first steps at a new size find buffers and code cold
-_SCORE_LOGITS = 1 << 26  # logits held at once while scoring: 256 MB in float32
 
 
 def _device(config: EngineConfig) -> torch.device:
@@ -161,54 +160,10 @@ class _Scorer:
     def score(self, rows: Sequence[TraceRow]) -> list[DraftScore]:
         _check_fits(max(len(row.prompt_ids) + len(row.output_ids) for row in rows), self._checkpoint)
         scores: dict[int, DraftScore] = {}
-        for batch in self._score_batches(rows):
-            for i, one in zip(batch, self._score_batch([rows[i] for i in batch]), strict=True):
+        for batch in batches_to_score(rows, self._config.batch_size, self.vocabulary.rows):
+            for i, one in zip(batch, score_batch(self._model, [rows[i] for i in batch], self._sampling), strict=True):
                 scores[i] = one
         return [scores[i] for i in range(len(rows))]
-
-    def _score_batches(self, rows: Sequence[TraceRow]) -> Iterator[list[int]]:
-        """Rows of like prompt length together, as many as fit the batch size and the logits we are willing to hold."""
-        batch: list[int] = []
-        for i in sorted(range(len(rows)), key=lambda i: len(rows[i].prompt_ids)):
-            first = len(rows[(batch or [i])[0]].prompt_ids)
-            longest = max(len(rows[at].prompt_ids) + len(rows[at].output_ids) for at in [*batch, i])
-            if batch and (
-                len(batch) == self._config.batch_size
-                or (len(batch) + 1) * (longest - first) * self.vocabulary.rows > _SCORE_LOGITS
-            ):
-                yield batch
-                batch = []
-            batch.append(i)
-        if batch:
-            yield batch
-
-    @torch.inference_mode()
-    def _score_batch(self, rows: Sequence[TraceRow]) -> list[DraftScore]:
-        device = self._model.device
-        low = min(len(row.prompt_ids) for row in rows) - 1
-        width = max(len(row.prompt_ids) + len(row.output_ids) for row in rows) - 1
-        tokens = torch.zeros((len(rows), width), dtype=torch.long)
-        for at, row in enumerate(rows):
-            text = np.concatenate([row.prompt_ids, row.output_ids])[:-1]
-            tokens[at, : len(text)] = torch.from_numpy(text.astype(np.int64))
-        # Rows are padded on the right: causal attention never looks there, so no mask is needed.
-        keep = torch.arange(low, width, device=device)
-        logits = self._model(input_ids=tokens.to(device), use_cache=False, logits_to_keep=keep).logits
-        results = []
-        for at, row in enumerate(rows):
-            begin = len(row.prompt_ids) - 1 - low
-            logits_NV = logits[at, begin : begin + len(row.output_ids)].float()
-            emitted = torch.from_numpy(row.output_ids.astype(np.int64)).to(device)
-            best = logits_NV.topk(2, dim=-1)
-            logprobs = process(logits_NV, self._sampling).log_softmax(dim=-1).gather(1, emitted[:, None])[:, 0]
-            results.append(
-                DraftScore(
-                    argmax_ids=best.indices[:, 0].cpu().numpy().astype(np.int32),
-                    logprobs=logprobs.cpu().numpy(),
-                    top_gaps=(best.values[:, 0] - best.values[:, 1]).cpu().numpy(),
-                )
-            )
-        return results
 
 
 class _Live:

@@ -1,0 +1,63 @@
+"""One teacher-forced pass over recorded rows: what a model thinks of every output token."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from draftsmith.core.protocols import DraftScore
+from draftsmith.core.sampling import Sampling
+from draftsmith.core.trace import TraceRow
+from draftsmith.engines._choose import process
+
+_LOGITS = 1 << 26  # held at once: 256 MB in float32
+
+
+def batches_to_score(rows: Sequence[TraceRow], size: int, vocabulary: int) -> Iterator[list[int]]:
+    """Rows of like prompt length together, as many as fit the batch size and the logits we are willing to hold."""
+    batch: list[int] = []
+    for i in sorted(range(len(rows)), key=lambda i: len(rows[i].prompt_ids)):
+        first = len(rows[(batch or [i])[0]].prompt_ids)
+        longest = max(len(rows[at].prompt_ids) + len(rows[at].output_ids) for at in [*batch, i])
+        if batch and (len(batch) == size or (len(batch) + 1) * (longest - first) * vocabulary > _LOGITS):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def real_tokens(rows: Sequence[TraceRow]) -> torch.Tensor:
+    """Which of the positions that a batch of these rows is padded to hold a token: [rows, width]."""
+    lengths = torch.tensor([len(row.prompt_ids) + len(row.output_ids) - 1 for row in rows])
+    return torch.arange(int(lengths.max())) < lengths[:, None]
+
+
+@torch.inference_mode()
+def score_batch(model: Any, rows: Sequence[TraceRow], sampling: Sampling) -> list[DraftScore]:
+    device = model.device
+    low = min(len(row.prompt_ids) for row in rows) - 1
+    width = max(len(row.prompt_ids) + len(row.output_ids) for row in rows) - 1
+    tokens = torch.zeros((len(rows), width), dtype=torch.long)
+    for at, row in enumerate(rows):
+        text = np.concatenate([row.prompt_ids, row.output_ids])[:-1]
+        tokens[at, : len(text)] = torch.from_numpy(text.astype(np.int64))
+    # Rows are padded on the right: causal attention never looks there, so no mask is needed.
+    keep = torch.arange(low, width, device=device)
+    logits = model(input_ids=tokens.to(device), use_cache=False, logits_to_keep=keep).logits
+    results = []
+    for at, row in enumerate(rows):
+        begin = len(row.prompt_ids) - 1 - low
+        logits_NV = logits[at, begin : begin + len(row.output_ids)].float()
+        emitted = torch.from_numpy(row.output_ids.astype(np.int64)).to(device)
+        best = logits_NV.topk(2, dim=-1)
+        logprobs = process(logits_NV, sampling).log_softmax(dim=-1).gather(1, emitted[:, None])[:, 0]
+        results.append(
+            DraftScore(
+                argmax_ids=best.indices[:, 0].cpu().numpy().astype(np.int32),
+                logprobs=logprobs.cpu().numpy(),
+                top_gaps=(best.values[:, 0] - best.values[:, 1]).cpu().numpy(),
+            )
+        )
+    return results

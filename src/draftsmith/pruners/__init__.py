@@ -1,0 +1,1 @@
+"""Pruners: which parts of a source stay. One file each."""

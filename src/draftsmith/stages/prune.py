@@ -1,0 +1,130 @@
+"""Stage `prune`: a source becomes a smaller checkpoint of the shape that was asked for.
+Reads a source and a Trace of the train or probe split; writes a Checkpoint, with the model in the folder `model` beside it."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from draftsmith.core import registry
+from draftsmith.core.checkpoints import find_model, model_fingerprint
+from draftsmith.core.config import StrictConfig
+from draftsmith.core.errors import ConfigError, DataError, PlanError
+from draftsmith.core.families import check_shape, family_of
+from draftsmith.core.keep_plans import KeepPlan
+from draftsmith.core.log import log
+from draftsmith.core.protocols import EngineConfig, PruneJob, Pruner
+from draftsmith.core.records import PrunedCheckpoint
+from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.store import Store, read_json, write_json
+from draftsmith.core.trace import TraceReader
+
+
+class WantedShape(StrictConfig):
+    """The sizes to cut to; what is left out stays as it is in the source."""
+
+    layers: int | None = Field(None, ge=1)
+    heads: int | None = Field(None, ge=1)
+    kv_heads: int | None = Field(None, ge=1)
+    hidden: int | None = Field(None, ge=1)
+    intermediate: int | None = Field(None, ge=1)
+
+
+class PrunerChoice(StrictConfig):
+    """A pruner by name, and its own settings."""
+
+    kind: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class PruneConfig(StrictConfig):
+    """What to cut, to which shape, and by what. Without `pruners`, those without training that the shape needs: `depth` for
+    layers, then `width` for the rest. `trace` is recorded output of the target, `num_rows` of its rows are looked at."""
+
+    source: str
+    trace: str
+    shape: WantedShape
+    pruners: tuple[PrunerChoice, ...] | None = None
+    num_rows: int = Field(32, ge=1)
+    engine: EngineConfig = EngineConfig()
+
+
+def prune(config: PruneConfig, store: Store) -> Path:
+    """The folder of the finished checkpoint record."""
+    source, trace = find_model(config.source), TraceReader(Path(config.trace))
+    if trace.record.split == "test":
+        raise DataError(
+            f"{config.trace} holds prompts of the test split, by which drafts are judged in the end",
+            "record the train or the probe split: `draftsmith record --split train`",
+        )
+    whole = model_shape(source)
+    wanted = whole.model_copy(update=config.shape.model_dump(exclude_none=True))
+    check_shape(family_of(read_json(source / "config.json"), str(source)), whole, wanted)
+    choices = config.pruners or _needed(whole, wanted)
+    pruners: list[tuple[PrunerChoice, Pruner]] = [(choice, registry.load("pruners", choice.kind)) for choice in choices]
+    _check_they_can(pruners, whole, wanted)
+    inputs = {
+        "source": model_fingerprint(source),
+        "trace": trace.record.fingerprint,
+        "shape": wanted.model_dump(mode="json"),
+        "pruners": [choice.model_dump(mode="json") for choice in choices],
+        "settings": config.model_dump(mode="json", include={"num_rows", "engine"}),
+    }
+    run = store.run("checkpoints", inputs)
+    if run.is_current:
+        log.info("already pruned: %s", run.path)
+        return run.path
+    began = time.monotonic()
+    run.begin(pruners[-1][1].versions())
+    rows = [row for row, _ in zip(trace.rows(), range(config.num_rows), strict=False) if row.num_output > 0]
+    plan = KeepPlan.everything(whole)
+    for choice, pruner in pruners:
+        job = PruneJob(
+            source=source,
+            wanted=wanted,
+            rows=rows,
+            sampling=trace.record.sampling,
+            vocabulary=trace.vocabulary(),
+            engine=config.engine,
+            scratch=run.path / choice.kind,
+        )
+        plan = pruner.plan(job, plan, choice.settings)
+    if plan.shape(whole) != wanted:
+        raise PlanError(f"the pruners ended at {plan.shape(whole)}, not at {wanted}", "report this: it is a fault of a pruner")
+    shutil.rmtree(run.path / "model", ignore_errors=True)
+    model = pruners[-1][1].cut(source, plan, run.path / "model")
+    write_json(run.path / "plan.json", plan.model_dump(mode="json"))
+    record = PrunedCheckpoint(
+        source=source.name,
+        source_fingerprint=inputs["source"],
+        trace=trace.record.fingerprint,
+        shape=wanted,
+        parameters=wanted.parameters,
+        layers_kept=tuple(layer.index for layer in plan.layers),
+        pruners=tuple(choice.kind for choice in choices),
+        fingerprint=model_fingerprint(model),
+    )
+    run.finish(record, time.monotonic() - began)
+    return run.path
+
+
+def _needed(source: Shape, wanted: Shape) -> tuple[PrunerChoice, ...]:
+    kinds = (["depth"] if wanted.layers < source.layers else []) + (["width"] if _others(source, wanted) else [])
+    if not kinds:
+        raise ConfigError("the shape asked for is the source's own", "say what to cut: --layers, --hidden, --intermediate")
+    return tuple(PrunerChoice(kind=kind) for kind in kinds)
+
+
+def _others(source: Shape, wanted: Shape) -> bool:
+    return wanted.model_copy(update={"layers": source.layers}) != source
+
+
+def _check_they_can(pruners: list[tuple[PrunerChoice, Pruner]], source: Shape, wanted: Shape) -> None:
+    for name in ("layers", "heads", "kv_heads", "hidden", "intermediate"):
+        if getattr(wanted, name) != getattr(source, name) and not any(name in pruner.cuts for _, pruner in pruners):
+            named = " and ".join(choice.kind for choice, _ in pruners)
+            raise ConfigError(
+                f"{named} cannot cut {name.replace('_', ' ')}", "add a pruner that can: depth for layers, width else"
+            )

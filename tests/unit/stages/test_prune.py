@@ -1,0 +1,118 @@
+"""Pruning: the chain of pruners ends at the shape asked for, and what cannot be cut is refused before anything is loaded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from draftsmith import api
+from draftsmith.cli import app
+from draftsmith.core.errors import ConfigError, DataError, PlanError
+from draftsmith.core.store import read_json
+from tests.tiny import tiny_llama
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("source"), layers=4)
+
+
+def recorded(source: Path, store: Path, folder: Path, split: str) -> Path:
+    (folder / "prompts.jsonl").write_text("".join(f'{{"prompt": "w{i} w{i + 1}"}}\n' for i in range(60)))
+    engine = {"dtype": "float32", "threads": 1}
+    data = folder / "prompts.jsonl"
+    found = api.record(
+        target=source, datasets=("jsonl",), data=data, split=split, num_prompts=4, max_new_tokens=12, engine=engine, store=store
+    )
+    return found.folder
+
+
+@pytest.fixture(scope="module")
+def trace(source: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(source, store, tmp_path_factory.mktemp("data"), "train")
+
+
+def cut(source: Path, trace: Path, store: Path, shape: dict[str, int], **more: Any) -> Any:
+    return api.prune(source=source, trace=trace, shape=shape, engine={"dtype": "float32", "threads": 1}, store=store, **more)
+
+
+def test_layers_then_the_rest(source: Path, trace: Path, store: Path) -> None:
+    shape = {"layers": 2, "heads": 2, "kv_heads": 1, "hidden": 32, "intermediate": 50}
+    kept = cut(source, trace, store, shape)
+    made = kept.record
+    assert made.pruners == ("depth", "width")
+    assert {name: getattr(made.shape, name) for name in shape} == shape
+    assert len(made.layers_kept) == 2
+    plan = read_json(kept.folder / "plan.json")
+    assert [layer["index"] for layer in plan["layers"]] == list(made.layers_kept)
+    card = api.evaluate(
+        trace=trace, draft=kept.folder / "model", lookaheads=(3,), engine={"dtype": "float32", "threads": 1}, store=store
+    )
+    assert 1 <= card.record.overall.at(3).tokens_per_step <= 4
+
+
+def test_the_same_call_again_does_nothing(source: Path, trace: Path, store: Path) -> None:
+    first = cut(source, trace, store, {"layers": 3})
+    written = (first.folder / "model" / "model.safetensors").stat().st_mtime_ns
+    assert cut(source, trace, store, {"layers": 3}).folder == first.folder
+    assert (first.folder / "model" / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_a_search_that_was_interrupted_goes_on(source: Path, trace: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftsmith.pruners import depth
+
+    asked: list[int] = []
+    without_each = depth.Judge.without_each
+
+    def watched(judge: Any, kept: Any) -> Any:
+        asked.append(len(kept))
+        if asked == [4, 3]:
+            raise KeyboardInterrupt
+        return without_each(judge, kept)
+
+    monkeypatch.setattr(depth.Judge, "without_each", watched)
+    with pytest.raises(KeyboardInterrupt):
+        cut(source, trace, store, {"layers": 1}, num_rows=3)
+    kept = cut(source, trace, store, {"layers": 1}, num_rows=3)
+    assert asked == [4, 3, 3, 2]
+    assert kept.record.shape.layers == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "more", "error", "says"),
+    [
+        ({"layers": 5}, {}, PlanError, "5 layers cannot be cut from 4"),
+        ({"hidden": 33}, {}, PlanError, "cannot have 33 hidden dimensions with 4 heads"),
+        ({}, {}, ConfigError, "the shape asked for is the source's own"),
+        ({"layers": 2, "hidden": 32}, {"pruners": [{"kind": "depth"}]}, ConfigError, "depth cannot cut hidden"),
+        ({"layers": 2}, {"pruners": [{"kind": "depth", "settings": {"beam": 0}}]}, ConfigError, "beam"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    source: Path, trace: Path, store: Path, shape: dict[str, int], more: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        cut(source, trace, store, shape, **more)
+
+
+def test_prompts_that_drafts_are_judged_by_are_not_looked_at(source: Path, store: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds prompts of the test split"):
+        cut(source, recorded(source, store, tmp_path, "test"), store, {"layers": 2})
+
+
+def test_the_verb_says_what_it_made_and_where(source: Path, trace: Path, store: Path) -> None:
+    options = ["--source", str(source), "--trace", str(trace), "--store", str(store), "--dtype", "float32", "--threads", "1"]
+    done = CliRunner().invoke(app, ["prune", *options, "--intermediate", "64", "--pruner", "width"])
+    assert done.exit_code == 0, done.output
+    said = done.stdout.splitlines()
+    assert said[-3] == f"{source.name} cut by width: 4 layers, 4 heads (2 kv), 64 hidden, 64 neurons, 0.2M parameters"
+    assert said[-2] == "layers kept: 0, 1, 2, 3"
+    assert (Path(said[-1]) / "model.safetensors").exists()
