@@ -1,0 +1,161 @@
+"""Training text: many domains, tokenised once, packed into sequences of one length, in an order that is known from a number.
+
+The n-th sequence of a run depends on n and the seed alone: its domain by the weights, which of that domain's by how many came
+before, shuffled anew each time the domain has been gone through. So a run resumes from one number, on any number of ranks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from draftsmith.core.config import StrictConfig
+from draftsmith.core.errors import DataError
+from draftsmith.core.store import digest, write_atomic, write_json
+from draftsmith.core.trace import TraceReader
+from draftsmith.datasets._reading import file_rows, list_files
+
+Tokens = np.ndarray[tuple[int], np.dtype[np.uint32]]
+_BLOCK = 1000  # sequences in which every domain has its exact share
+_DOCUMENTS = 256  # tokenised at once
+
+
+class TextSource(StrictConfig):
+    """Text of one domain: JSONL files with a field `text`, plain text, a folder of either, or a recorded trace."""
+
+    path: str
+    weight: float = Field(1.0, gt=0)
+
+
+def tokenise(source: TextSource, tokenizer: Any, folder: Path) -> Path:
+    """The domain's tokens in one flat file, documents apart by the end token. What was tokenised before is not done again."""
+    if tokenizer.eos_token_id is None:
+        raise DataError("the tokenizer has no end token to put between documents", "set its eos_token")
+    name = digest([source.path, _stamp(Path(source.path)), digest(tokenizer.get_vocab())])[:16]
+    path = folder / f"{name}.tokens"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, lambda partial: _write(source, tokenizer, partial))
+        write_json(path.with_suffix(".json"), {"path": Path(source.path).name, "tokens": path.stat().st_size // 4})
+    return path
+
+
+def _stamp(path: Path) -> list[tuple[str, int, int]]:
+    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
+    return [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+
+
+def _write(source: TextSource, tokenizer: Any, path: Path) -> None:
+    end = np.array([tokenizer.eos_token_id], dtype=np.uint32)
+    with path.open("wb") as file:
+        for document in _documents(Path(source.path), tokenizer):
+            file.write(np.concatenate([document, end]).astype(np.uint32).tobytes())
+
+
+def _documents(path: Path, tokenizer: Any) -> Iterator[Tokens]:
+    if (path / "record.json").exists():
+        yield from _trace_documents(path)
+        return
+    waiting: list[str] = []
+    for text in _texts(path):
+        waiting.append(text)
+        if len(waiting) == _DOCUMENTS:
+            yield from _encode(tokenizer, waiting)
+            waiting.clear()
+    if waiting:
+        yield from _encode(tokenizer, waiting)
+
+
+def _encode(tokenizer: Any, texts: list[str]) -> Iterator[Tokens]:
+    for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]:
+        yield np.array(ids, dtype=np.uint32)
+
+
+def _trace_documents(folder: Path) -> Iterator[Tokens]:
+    trace = TraceReader(folder)
+    if trace.record.split == "test":
+        raise DataError(
+            f"{folder} holds prompts of the test split, by which drafts are judged in the end",
+            "train on a trace of the train split: `draftsmith record --split train`",
+        )
+    for row in trace.rows():
+        yield np.concatenate([row.prompt_ids, row.output_ids[: row.num_output]]).astype(np.uint32)
+
+
+def _texts(path: Path) -> Iterator[str]:
+    for file in list_files("text", path, (".jsonl", ".txt"), "a folder of .jsonl or .txt files"):
+        if file.suffix == ".jsonl":
+            yield from (row.text("text") for row in file_rows(file))
+        else:
+            yield file.read_text()
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A domain's tokens, and its share of a run."""
+
+    name: str
+    tokens: Tokens
+    weight: float
+
+
+class PackedText:
+    """Sequences of `length` tokens out of several domains."""
+
+    def __init__(self, domains: Sequence[Domain], length: int, seed: int) -> None:
+        for domain in domains:
+            if len(domain.tokens) < length:
+                raise DataError(
+                    f"the domain {domain.name} has {len(domain.tokens)} tokens, less than one sequence of {length}",
+                    "give it more text, or train on shorter sequences",
+                )
+        self.domains, self.length, self._seed = tuple(domains), length, seed
+        self._quota = _quotas([domain.weight for domain in domains])
+        self._block = lru_cache(maxsize=4)(self._make_block)
+        self._order = lru_cache(maxsize=2 * len(domains))(self._make_order)
+
+    @classmethod
+    def open(cls, sources: Mapping[str, TextSource], tokenizer: Any, folder: Path, length: int, seed: int) -> "PackedText":
+        files = {name: tokenise(source, tokenizer, folder) for name, source in sources.items()}
+        domains = [
+            Domain(name, np.memmap(path, dtype=np.uint32, mode="r"), sources[name].weight) for name, path in files.items()
+        ]
+        return cls(domains, length, seed)
+
+    def sequence(self, n: int) -> Tokens:
+        """The n-th sequence of a run."""
+        which, before = self._place(n)
+        tokens = self.domains[which].tokens
+        count = len(tokens) // self.length
+        at = int(self._order(which, before // count)[before % count])
+        return np.asarray(tokens[at * self.length : (at + 1) * self.length])
+
+    def _place(self, n: int) -> tuple[int, int]:
+        """Its domain, and how many of that domain came before."""
+        block, at = divmod(n, _BLOCK)
+        domain_B, rank_B = self._block(block)
+        return int(domain_B[at]), block * int(self._quota[domain_B[at]]) + int(rank_B[at])
+
+    def _make_block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        domain_B = np.repeat(np.arange(len(self.domains)), self._quota)
+        np.random.default_rng([self._seed, block]).shuffle(domain_B)
+        rank_B = np.zeros(_BLOCK, dtype=np.int64)
+        for which, quota in enumerate(self._quota):
+            rank_B[domain_B == which] = np.arange(quota)
+        return domain_B, rank_B
+
+    def _make_order(self, which: int, round_: int) -> np.ndarray:
+        count = len(self.domains[which].tokens) // self.length
+        return np.random.default_rng([self._seed, 1 + which, round_]).permutation(count)
+
+
+def _quotas(weights: Sequence[float]) -> np.ndarray:
+    """Whole numbers that add up to a block, as near to the weights as can be (largest remainders)."""
+    exact = np.array(weights) / sum(weights) * _BLOCK
+    quotas = np.floor(exact).astype(np.int64)
+    missing = _BLOCK - int(quotas.sum())
+    quotas[np.argsort(quotas - exact, kind="stable")[:missing]] += 1
+    return quotas

@@ -1,0 +1,190 @@
+"""The training loop: one for pruning and for recovery, on one rank or on hundreds.
+
+A step is `batch` sequences whatever the number of ranks: each takes its share, in passes of `micro_batch`. The loss is a mean
+over all tokens of the step, so that one rank and many compute the same up to rounding. What the loop does not know, a `Task`
+does: which weights there are besides the model's, and what the loss of a batch is."""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from pydantic import Field
+from torch import Tensor, nn
+
+from draftsmith.core.config import StrictConfig
+from draftsmith.core.errors import ConfigError
+from draftsmith.core.log import log
+from draftsmith.core.progress import progress
+from draftsmith.training.checkpoint import Checkpoints, optimizer_state
+from draftsmith.training.data import PackedText
+from draftsmith.training.mesh import Precision, World
+from draftsmith.training.sources import Source
+
+
+class TrainSettings(StrictConfig):
+    """How long and how fast to train. Sizes are of a whole step, over all ranks; `micro_batch` is one rank's pass."""
+
+    steps: int = Field(1000, ge=1)
+    batch: int = Field(16, ge=1)
+    micro_batch: int = Field(4, ge=1)
+    length: int = Field(512, ge=8)
+    learning_rate: float = Field(1e-4, gt=0)
+    warmup_steps: int = Field(20, ge=0)
+    last_rate: float = Field(0.1, ge=0, le=1)  # of the learning rate, where the cosine ends
+    weight_decay: float = Field(0.0, ge=0)
+    clip: float = Field(1.0, gt=0)
+    precision: Precision = "bfloat16"
+    save_activations: bool = True
+    compile: bool = False
+    save_every: int = Field(200, ge=1)
+    seed: int = 0
+
+
+class Task(Protocol):
+    """What is trained, beyond the weights of the model."""
+
+    parameters: dict[str, nn.Parameter]  # its own, the same on every rank
+    optimizer: torch.optim.Optimizer | None
+
+    def begin(self, step: int) -> None:
+        """A step begins: its number is all that it may depend on."""
+        ...
+
+    def loss(self, lm_loss: Tensor) -> Tensor:
+        """The loss of a pass, given that of the language model; added up over a step it must have the weight of one."""
+        ...
+
+    def after(self, step: int) -> dict[str, float]:
+        """The optimisers have stepped. What to write into the log."""
+        ...
+
+
+def next_token_loss(logits_BSV: Tensor, tokens_BS: Tensor, chunk: int = 1024) -> Tensor:
+    """The sum of the cross entropy over all tokens but the first of each row; float32, a few rows of logits at a time."""
+    logits_NV, wanted_N = logits_BSV[:, :-1].flatten(0, 1), tokens_BS[:, 1:].flatten()
+    parts = [
+        nn.functional.cross_entropy(logits.float(), wanted, reduction="sum")
+        for logits, wanted in zip(logits_NV.split(chunk), wanted_N.split(chunk), strict=True)
+    ]
+    return torch.stack(parts).sum()
+
+
+def learning_rate(settings: TrainSettings, step: int) -> float:
+    """Linear warm-up, then half a cosine down to `last_rate` of the highest."""
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
+    return settings.learning_rate * (settings.last_rate + (1 - settings.last_rate) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def train(
+    source: Source,
+    text: PackedText,
+    settings: TrainSettings,
+    world: World,
+    folder: Path,
+    task: Task | None = None,
+    note: Callable[[int, dict[str, float]], None] = lambda _step, _values: None,
+) -> bool:
+    """Train until the last step, from the newest checkpoint in `folder` if there is one. False if a signal ended it before."""
+    share, passes = _shares(settings, world)
+    model = torch.compile(source.model) if settings.compile else source.model
+    named = dict(source.model.named_parameters())
+    optimizer = torch.optim.AdamW(
+        named.values(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
+    )
+    checkpoints = Checkpoints(folder)
+
+    def state(step: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"model": dict(named), "optimizer": optimizer_state(named, optimizer), "step": step}
+        if task is not None and task.optimizer is not None:
+            found |= {"task": dict(task.parameters), "task_optimizer": optimizer_state(task.parameters, task.optimizer)}
+        return found
+
+    loaded = state(0)
+    first = 0
+    if checkpoints.load(loaded):
+        first = int(loaded["step"])
+    tokens_per_step = settings.batch * settings.length
+    with progress("training", settings.steps, already=first) as bar, _told_to_stop(world) as stopped:
+        for step in range(first, settings.steps):
+            began = time.monotonic()
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(settings, step)
+            if task is not None:
+                task.begin(step)
+            total = torch.zeros((), device=world.device)
+            for index in range(passes):
+                source.model.set_requires_gradient_sync(index == passes - 1)
+                tokens_BS = _tokens(text, settings, step * settings.batch + world.rank * share + index * settings.micro_batch)
+                logits_BSV = model(input_ids=tokens_BS.to(world.device), use_cache=False).logits
+                # FSDP takes the mean over ranks: together the ranks' losses are the mean over the tokens of the step.
+                lm_loss = next_token_loss(logits_BSV, tokens_BS.to(world.device)) * world.size / _predicted(settings)
+                (lm_loss if task is None else task.loss(lm_loss)).backward()
+                total += lm_loss.detach()
+            norm = nn.utils.clip_grad_norm_(named.values(), settings.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            values = task.after(step) if task is not None else {}
+            dist.all_reduce(total)
+            values |= {"loss": float(total) / world.size, "gradient": float(getattr(norm, "full_tensor", lambda n=norm: n)())}
+            values |= {"tokens_per_second": tokens_per_step / (time.monotonic() - began), "rate": learning_rate(settings, step)}
+            note(step, values)
+            bar.advance()
+            ended = stopped()
+            if ended or (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
+                checkpoints.save(state(step + 1), step + 1, wait=ended)
+            if ended:
+                log.warning("stopped by a signal after step %d; the same command goes on from there", step + 1)
+                return False
+    checkpoints.finish()
+    return True
+
+
+def _shares(settings: TrainSettings, world: World) -> tuple[int, int]:
+    """Sequences of one rank, and the passes it takes for them."""
+    share, rest = divmod(settings.batch, world.size)
+    if rest or share % settings.micro_batch:
+        raise ConfigError(
+            f"a batch of {settings.batch} cannot be split over {world.size} ranks in passes of {settings.micro_batch}",
+            "make the batch a multiple of ranks x micro_batch",
+        )
+    return share, share // settings.micro_batch
+
+
+def _predicted(settings: TrainSettings) -> int:
+    """Tokens of a step that are predicted."""
+    return settings.batch * (settings.length - 1)
+
+
+def _tokens(text: PackedText, settings: TrainSettings, first: int) -> Tensor:
+    rows = [text.sequence(first + i) for i in range(settings.micro_batch)]
+    return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+
+@contextmanager
+def _told_to_stop(world: World) -> Iterator[Callable[[], bool]]:
+    """Whether any rank was told to end (SIGTERM). All of them learn of it at the same step."""
+    told = torch.zeros((), device=world.device)
+
+    def note(*_: object) -> None:
+        told.fill_(1.0)
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+
+        def stopped() -> bool:
+            heard = told.clone()
+            dist.all_reduce(heard, op=dist.ReduceOp.MAX)
+            return bool(heard)
+
+        yield stopped
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,106 @@
+"""Ranks, and a source spread over them. How many there are, and on what, says the launcher: `torchrun` sets the environment,
+and without it there is one rank."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from draftsmith.core.families import family_of
+from draftsmith.core.shapes import shape_of
+from draftsmith.core.store import read_json
+from draftsmith.training.sources import Source
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks of a run, seen from one of them."""
+
+    rank: int
+    size: int
+    device: torch.device
+    mesh: DeviceMesh
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """Join the ranks that the launcher started. Checkpoints are written beside the training, over gloo."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    device = (
+        torch.device("cpu") if accelerator is None else torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", 0)))
+    )
+    if accelerator is not None:
+        torch.accelerator.set_device_index(device.index)
+    backend = "gloo" if accelerator is None else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield World(dist.get_rank(), dist.get_world_size(), device, init_device_mesh(device.type, (dist.get_world_size(),)))
+    finally:
+        dist.destroy_process_group()
+
+
+def load_sharded(path: Path, world: World, precision: Precision, save_activations: bool = True) -> Source:
+    """A source in float32, each rank holding its part and reading no more than that from disk. Arithmetic is in `precision`;
+    without saved activations, those of a layer are computed again when they are needed."""
+    source = _empty(path)
+    spread(source, world.mesh, precision, save_activations)
+    source.model.to_empty(device=world.device)
+    _load_weights(source.model, path)
+    _load_buffers(source.model, path, world.device)
+    return source
+
+
+def spread(source: Source, mesh: DeviceMesh, precision: Precision, save_activations: bool) -> None:
+    """Shard every layer, and the rest, over the ranks."""
+    policy = MixedPrecisionPolicy(param_dtype=getattr(torch, precision), reduce_dtype=torch.float32)
+    if not save_activations:
+        source.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for layer in source.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(source.model, mesh=mesh, mp_policy=policy)
+
+
+def _empty(path: Path) -> Source:
+    config = read_json(path / "config.json")
+    family, shape = family_of(config, str(path)), shape_of(config, f"{path}/config.json")
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(_still(AutoConfig.from_pretrained(path)), dtype=torch.float32)
+    return Source(model.train(), family.layout(config), shape)
+
+
+def _still(config: Any) -> Any:
+    """Without dropout: what is trained is to be repeatable, and so little text is seen so few times."""
+    for name in ("dropout", "attention_dropout", "activation_dropout", "layerdrop"):
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+    config.use_cache = False
+    return config
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    dcp.load(dict(model.named_parameters()), storage_reader=HuggingFaceStorageReader(str(path)))
+
+
+def _load_buffers(model: nn.Module, path: Path, device: torch.device) -> None:
+    """What is computed and not saved, such as the frequencies of rotary positions: from the smallest model of the kind."""
+    config = AutoConfig.from_pretrained(path)
+    config.num_hidden_layers, config.vocab_size = 1, 8
+    small = dict(AutoModelForCausalLM.from_config(config).named_buffers())
+    for name, buffer in model.named_buffers():
+        buffer.copy_(small[name].to(device))
