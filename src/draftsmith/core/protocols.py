@@ -234,8 +234,8 @@ class Pruner(Protocol):
         """What stays of that which a plan so far has kept."""
         ...
 
-    def cut(self, source: Path, plan: KeepPlan, folder: Path) -> Path:
-        """Write what a plan keeps as a checkpoint of its own."""
+    def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
+        """Write what a plan keeps as a checkpoint of its own, with the weights that belong to the plan."""
         ...
 
 

@@ -25,7 +25,7 @@ from draftsmith.core.store import read_json, write_json
 from draftsmith.engines._scoring import batches_to_score, real_tokens, score_batch
 from draftsmith.theory.acceptance import replay, row_chances
 from draftsmith.training.sources import Source, load_source, versions
-from draftsmith.training.surgery import cut
+from draftsmith.training.surgery import cut_source
 
 _NOTHING = 1.005  # tokens per step: a cut below it accepts next to nothing
 
@@ -140,7 +140,7 @@ def most_turning(judge: Judge, source: Source, wanted: int) -> tuple[int, ...]:
 
 class _Depth:
     cuts = ("layers",)
-    cut = staticmethod(cut)
+    cut = staticmethod(cut_source)
     versions = staticmethod(versions)
 
     @torch.inference_mode()

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from draftsmith.core.config import StrictConfig, parse_config
-from draftsmith.core.keep_plans import Indexes, KeepPlan, KeptLayer
+from draftsmith.core.keep_plans import KeepPlan, KeptLayer
 from draftsmith.core.protocols import PruneJob
 from draftsmith.core.shapes import Shape
 from draftsmith.engines._scoring import batches_to_score, real_tokens, score_batch
+from draftsmith.training.masks import most
 from draftsmith.training.sources import Source, load_source, versions
-from draftsmith.training.surgery import cut
+from draftsmith.training.surgery import cut_source
 
 
 class WidthSettings(StrictConfig):
@@ -82,23 +83,19 @@ def _read_by(linear: nn.Module) -> Tensor:
     return weight.detach().float().norm(dim=0)
 
 
-def _most(values: Tensor, count: int) -> Indexes:
-    return tuple(sorted(torch.argsort(values, descending=True, stable=True)[:count].tolist()))
-
-
 def _kept_layer(index: int, heads: Tensor, neurons: Tensor, source: Shape, wanted: Shape) -> KeptLayer:
     """The kv heads whose query heads carry most, and of those query heads the best."""
     group = source.heads // source.kv_heads
     by_key = heads.view(source.kv_heads, group)
     per_key = wanted.heads // wanted.kv_heads
-    keys = _most(by_key.topk(per_key, dim=1).values.sum(1), wanted.kv_heads)
-    queries = tuple(key * group + one for key in keys for one in _most(by_key[key], per_key))
-    return KeptLayer(index=index, heads=queries, kv_heads=keys, neurons=_most(neurons, wanted.intermediate))
+    keys = most(by_key.topk(per_key, dim=1).values.sum(1), wanted.kv_heads)
+    queries = tuple(key * group + one for key in keys for one in most(by_key[key], per_key))
+    return KeptLayer(index=index, heads=queries, kv_heads=keys, neurons=most(neurons, wanted.intermediate))
 
 
 class _Width:
     cuts = ("heads", "kv_heads", "intermediate", "hidden")
-    cut = staticmethod(cut)
+    cut = staticmethod(cut_source)
     versions = staticmethod(versions)
 
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
@@ -107,7 +104,7 @@ class _Width:
         layers = [layer.index for layer in so_far.layers]
         hidden, heads, neurons = _carried(source, job, layers)
         kept = (_kept_layer(index, heads[index], neurons[index], source.shape, job.wanted) for index in layers)
-        return KeepPlan(hidden=_most(hidden, job.wanted.hidden), layers=tuple(kept))
+        return KeepPlan(hidden=most(hidden, job.wanted.hidden), layers=tuple(kept))
 
 
 PLUGIN = _Width()

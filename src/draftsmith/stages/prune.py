@@ -1,8 +1,10 @@
 """Stage `prune`: a source becomes a smaller checkpoint of the shape that was asked for.
 Reads a source and a Trace of the train or probe split; writes a Checkpoint, with the model in the folder `model` beside it."""
 
+import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,14 @@ from pydantic import Field
 from draftsmith.core import registry
 from draftsmith.core.checkpoints import find_model, model_fingerprint
 from draftsmith.core.config import StrictConfig
-from draftsmith.core.errors import ConfigError, DataError, PlanError
+from draftsmith.core.errors import ConfigError, DataError, PlanError, RecordError
 from draftsmith.core.families import check_shape, family_of
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
 from draftsmith.core.protocols import EngineConfig, PruneJob, Pruner
 from draftsmith.core.records import PrunedCheckpoint
 from draftsmith.core.shapes import Shape, model_shape
-from draftsmith.core.store import Store, read_json, write_json
+from draftsmith.core.store import Run, Store, read_json, write_json
 from draftsmith.core.trace import TraceReader
 
 
@@ -76,25 +78,24 @@ def prune(config: PruneConfig, store: Store) -> Path:
     if run.is_current:
         log.info("already pruned: %s", run.path)
         return run.path
-    began = time.monotonic()
-    run.begin(pruners[-1][1].versions())
+    began, first = time.monotonic(), os.environ.get("RANK", "0") == "0"  # under torchrun all ranks are here
+    if first:
+        run.begin(pruners[-1][1].versions())
     rows = [row for row, _ in zip(trace.rows(), range(config.num_rows), strict=False) if row.num_output > 0]
+    job = PruneJob(source, wanted, rows, trace.record.sampling, trace.vocabulary(), config.engine, run.path)
     plan = KeepPlan.everything(whole)
     for choice, pruner in pruners:
-        job = PruneJob(
-            source=source,
-            wanted=wanted,
-            rows=rows,
-            sampling=trace.record.sampling,
-            vocabulary=trace.vocabulary(),
-            engine=config.engine,
-            scratch=run.path / choice.kind,
-        )
+        job = replace(job, scratch=run.path / choice.kind)
         plan = pruner.plan(job, plan, choice.settings)
     if plan.shape(whole) != wanted:
         raise PlanError(f"the pruners ended at {plan.shape(whole)}, not at {wanted}", "report this: it is a fault of a pruner")
-    shutil.rmtree(run.path / "model", ignore_errors=True)
-    model = pruners[-1][1].cut(source, plan, run.path / "model")
+    model = run.path / "model"
+    if first:
+        shutil.rmtree(model, ignore_errors=True)
+    pruners[-1][1].cut(job, plan, model)
+    if not first:
+        _wait_for(run)
+        return run.path
     write_json(run.path / "plan.json", plan.model_dump(mode="json"))
     record = PrunedCheckpoint(
         source=source.name,
@@ -108,6 +109,15 @@ def prune(config: PruneConfig, store: Store) -> Path:
     )
     run.finish(record, time.monotonic() - began)
     return run.path
+
+
+def _wait_for(run: Run) -> None:
+    """The first rank writes the record; the others find it."""
+    for _ in range(600):
+        if run.is_complete:
+            return
+        time.sleep(1.0)
+    raise RecordError(f"the first rank has not finished {run.path}", "see what it says, and run the same command again")
 
 
 def _needed(source: Shape, wanted: Shape) -> tuple[PrunerChoice, ...]:

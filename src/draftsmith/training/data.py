@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 from pydantic import Field
+from transformers import AutoTokenizer
 
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import DataError
 from draftsmith.core.store import digest, write_atomic, write_json
 from draftsmith.core.trace import TraceReader
 from draftsmith.datasets._reading import file_rows, list_files
+from draftsmith.training.mesh import World
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.uint32]]
 _BLOCK = 1000  # sequences in which every domain has its exact share
@@ -117,14 +119,6 @@ class PackedText:
         self._block = lru_cache(maxsize=4)(self._make_block)
         self._order = lru_cache(maxsize=2 * len(domains))(self._make_order)
 
-    @classmethod
-    def open(cls, sources: Mapping[str, TextSource], tokenizer: Any, folder: Path, length: int, seed: int) -> "PackedText":
-        files = {name: tokenise(source, tokenizer, folder) for name, source in sources.items()}
-        domains = [
-            Domain(name, np.memmap(path, dtype=np.uint32, mode="r"), sources[name].weight) for name, path in files.items()
-        ]
-        return cls(domains, length, seed)
-
     def sequence(self, n: int) -> Tokens:
         """The n-th sequence of a run."""
         which, before = self._place(n)
@@ -150,6 +144,20 @@ class PackedText:
     def _make_order(self, which: int, round_: int) -> np.ndarray:
         count = len(self.domains[which].tokens) // self.length
         return np.random.default_rng([self._seed, 1 + which, round_]).permutation(count)
+
+
+def open_text(sources: Mapping[str, TextSource], model: Path, folder: Path, length: int, seed: int, ranks: World) -> PackedText:
+    """Text in the tokens of a model. The first rank tokenises; the others wait and find it done."""
+    tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    if ranks.rank == 0:
+        for source in sources.values():
+            tokenise(source, tokenizer, folder)
+    ranks.wait()
+    domains = [
+        Domain(name, np.memmap(tokenise(source, tokenizer, folder), dtype=np.uint32, mode="r"), source.weight)
+        for name, source in sources.items()
+    ]
+    return PackedText(domains, length, seed)
 
 
 def _quotas(weights: Sequence[float]) -> np.ndarray:

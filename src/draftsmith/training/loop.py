@@ -27,6 +27,8 @@ from draftsmith.training.data import PackedText
 from draftsmith.training.mesh import Precision, World
 from draftsmith.training.sources import Source
 
+STOPPED = 143  # exit code of a run that a SIGTERM ended; launchers know it
+
 
 class TrainSettings(StrictConfig):
     """How long and how fast to train. Sizes are of a whole step, over all ranks; `micro_batch` is one rank's pass."""
@@ -55,6 +57,10 @@ class Task(Protocol):
 
     def begin(self, step: int) -> None:
         """A step begins: its number is all that it may depend on."""
+        ...
+
+    def prepare(self) -> None:
+        """A pass begins. What gradients are to reach must be computed anew."""
         ...
 
     def loss(self, lm_loss: Tensor) -> Tensor:
@@ -124,6 +130,8 @@ def train(
             for index in range(passes):
                 source.model.set_requires_gradient_sync(index == passes - 1)
                 tokens_BS = _tokens(text, settings, step * settings.batch + world.rank * share + index * settings.micro_batch)
+                if task is not None:
+                    task.prepare()
                 logits_BSV = model(input_ids=tokens_BS.to(world.device), use_cache=False).logits
                 # FSDP takes the mean over ranks: together the ranks' losses are the mean over the tokens of the step.
                 lm_loss = next_token_loss(logits_BSV, tokens_BS.to(world.device)) * world.size / _predicted(settings)

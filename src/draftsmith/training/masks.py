@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from draftsmith.core.families import Layout
-from draftsmith.core.keep_plans import KeepPlan
+from draftsmith.core.keep_plans import Indexes, KeepPlan
 from draftsmith.core.shapes import Shape
 
 
@@ -39,6 +39,14 @@ class Masks:
             masks.heads_LH[layer.index, list(layer.heads)] = 1.0
             masks.neurons_LN[layer.index, list(layer.neurons)] = 1.0
         return masks
+
+    def to(self, device: torch.device) -> "Masks":
+        return Masks(*(one.to(device) for one in (self.hidden_D, self.layers_L, self.heads_LH, self.neurons_LN)))
+
+
+def most(values: Tensor, count: int) -> Indexes:
+    """The places of the largest, in rising order; the earlier of equals."""
+    return tuple(sorted(torch.argsort(values, descending=True, stable=True)[:count].tolist()))
 
 
 class MaskHooks:

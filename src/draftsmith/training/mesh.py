@@ -34,6 +34,10 @@ class World:
     device: torch.device
     mesh: DeviceMesh
 
+    def wait(self) -> None:
+        """For all others."""
+        dist.barrier()
+
 
 @contextmanager
 def world() -> Iterator[World]:

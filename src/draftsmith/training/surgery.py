@@ -4,7 +4,7 @@ Reads sharded safetensors one weight at a time and writes shards of its own, so 
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,27 @@ from torch import Tensor
 from draftsmith.core.errors import ModelError
 from draftsmith.core.families import Axis, Layout, check_shape, family_of
 from draftsmith.core.keep_plans import KeepPlan, KeptLayer
+from draftsmith.core.protocols import PruneJob
 from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json, write_json
 
 _SHARD_BYTES = 2 << 30
 
 
-def cut(source: Path, plan: KeepPlan, folder: Path, shard_bytes: int = _SHARD_BYTES) -> Path:
-    """Write what the plan keeps of `source` as a checkpoint of its own, tokenizer and all. A cut that was interrupted leaves
-    no folder behind."""
+def cut_source(job: PruneJob, plan: KeepPlan, folder: Path) -> None:
+    """For pruners that leave the weights as they are."""
+    cut(job.source, plan, folder)
+
+
+def cut(
+    source: Path,
+    plan: KeepPlan,
+    folder: Path,
+    weights: Iterable[tuple[str, Tensor]] | None = None,
+    shard_bytes: int = _SHARD_BYTES,
+) -> Path:
+    """Write what the plan keeps of `source` as a checkpoint of its own, tokenizer and all; `weights` in the place of the
+    source's own, if given. A cut that was interrupted leaves no folder behind."""
     config = read_json(source / "config.json")
     family, shape = family_of(config, str(source)), shape_of(config, f"{source}/config.json")
     layout = family.layout(config)
@@ -34,7 +46,7 @@ def cut(source: Path, plan: KeepPlan, folder: Path, shard_bytes: int = _SHARD_BY
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_weights(_cut_weights(source, plan, shape, layout), partial, shard_bytes)
+    _write_weights(_cut_weights(weights or _saved_weights(source), plan, shape, layout), partial, shard_bytes)
     for file in source.iterdir():
         if file.is_file() and file.name != "config.json" and not _is_weights(file.name):
             shutil.copyfile(file, partial / file.name)
@@ -61,22 +73,29 @@ def _is_weights(name: str) -> bool:
     return name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf"))
 
 
-def _cut_weights(source: Path, plan: KeepPlan, shape: Shape, layout: Layout) -> Iterator[tuple[str, Tensor]]:
-    """Every weight that stays, under its new name and cut to size."""
-    kept = {layer.index: (new, layer) for new, layer in enumerate(plan.layers)}
+def _saved_weights(source: Path) -> Iterator[tuple[str, Tensor]]:
+    """One at a time, from all files of a checkpoint."""
     files = sorted(source.glob("*.safetensors"))
     if not files:
         raise ModelError(f"{source} holds no safetensors weights", "save it with `save_pretrained`")
     for file in files:
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118 (not a mapping)
-                pattern, index = split_name(name, layout)
-                if index is None:
-                    yield name, _cut_one(weights.get_tensor(name), layout.weights[pattern], plan, plan.layers[0], shape)
-                elif index in kept:
-                    new, layer = kept[index]
-                    tensor = _cut_one(weights.get_tensor(name), layout.weights[pattern], plan, layer, shape)
-                    yield pattern.format(layer=new), tensor
+                yield name, weights.get_tensor(name)
+
+
+def _cut_weights(
+    weights: Iterable[tuple[str, Tensor]], plan: KeepPlan, shape: Shape, layout: Layout
+) -> Iterator[tuple[str, Tensor]]:
+    """Every weight that stays, under its new name and cut to size."""
+    kept = {layer.index: (new, layer) for new, layer in enumerate(plan.layers)}
+    for name, tensor in weights:
+        pattern, index = split_name(name, layout)
+        if index is None:
+            yield name, _cut_one(tensor, layout.weights[pattern], plan, plan.layers[0], shape)
+        elif index in kept:
+            new, layer = kept[index]
+            yield pattern.format(layer=new), _cut_one(tensor, layout.weights[pattern], plan, layer, shape)
 
 
 def split_name(name: str, layout: Layout) -> tuple[str, int | None]:

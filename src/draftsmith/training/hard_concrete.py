@@ -1,0 +1,121 @@
+"""Masks that can be learned: hard-concrete gates (Louizos et al. 2018), and the price that leads them to a shape.
+
+A gate is 0 or 1 with some chance and in between otherwise; `log_alpha` moves the chances. How many gates are open is then known
+in expectation, and Lagrange multipliers charge the model for every one too many or too few, axis by axis, layer by layer, as
+in Sheared-LLaMA (Xia et al. 2024). L layers, G kv heads, H heads, N neurons, D hidden dimensions."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from draftsmith.core.keep_plans import KeepPlan, KeptLayer
+from draftsmith.core.shapes import Shape
+from draftsmith.training.masks import Masks, most
+
+_LOW, _HIGH, _TEMPERATURE = -0.1, 1.1, 2.0 / 3.0
+_OPEN = 3.0  # where log_alpha begins: a gate is open with a chance of 0.99
+_EDGE = 1e-6
+
+
+def gate(log_alpha: Tensor, noise: Tensor) -> Tensor:
+    """One draw of each gate, from noise between 0 and 1; gradients reach `log_alpha`."""
+    noise = noise.clamp(_EDGE, 1 - _EDGE)
+    soft = torch.sigmoid((noise.log() - (1 - noise).log() + log_alpha) / _TEMPERATURE)
+    return (soft * (_HIGH - _LOW) + _LOW).clamp(0.0, 1.0)
+
+
+def chance_open(log_alpha: Tensor) -> Tensor:
+    """That a gate is not 0."""
+    return torch.sigmoid(log_alpha - _TEMPERATURE * math.log(-_LOW / _HIGH))
+
+
+class Gates:
+    """The gates of a source on its way to a shape. Only axes that become smaller have any."""
+
+    def __init__(self, source: Shape, wanted: Shape, seed: int) -> None:
+        self.source, self.wanted = source, wanted
+        group, wanted_group = source.heads // source.kv_heads, wanted.heads // wanted.kv_heads
+        # name: (gates, how many may stay open along the last dimension)
+        axes = {
+            "layers": ((source.layers,), wanted.layers),
+            "hidden": ((source.hidden,), wanted.hidden),
+            "kv_heads": ((source.layers, source.kv_heads), wanted.kv_heads),
+            "heads": ((source.layers, source.kv_heads, group), wanted_group),
+            "neurons": ((source.layers, source.intermediate), wanted.intermediate),
+        }
+        self._targets = {name: count for name, (size, count) in axes.items() if count < size[-1]}
+        generator = torch.Generator().manual_seed(seed)
+        self.log_alphas = {
+            name: nn.Parameter(_OPEN + 0.01 * torch.randn(axes[name][0], generator=generator)) for name in self._targets
+        }
+        self.prices = {
+            f"{name} {kind}": nn.Parameter(torch.zeros(axes[name][0][:-1]))
+            for name in self._targets
+            for kind in ("linear", "square")
+        }
+
+    def masks(self, noise: Mapping[str, Tensor]) -> Masks:
+        """One draw of all gates."""
+        return self._masks({name: gate(alpha, noise[name]) for name, alpha in self.log_alphas.items()})
+
+    def noise(self, seed: int) -> dict[str, Tensor]:
+        """The same on every rank."""
+        generator = torch.Generator().manual_seed(seed)
+        return {name: torch.rand(alpha.shape, generator=generator) for name, alpha in self.log_alphas.items()}
+
+    def price(self, progress: float) -> Tensor:
+        """What the multipliers charge for being off the way from the source (progress 0) to the shape (1)."""
+        total = torch.zeros(())
+        for name, off in self._off(progress).items():
+            total = total + (self.prices[f"{name} linear"] * off + self.prices[f"{name} square"] * off**2).sum()
+        return total
+
+    def worst(self) -> float:
+        """How far the expected shape is from the one wanted, as a share of the source, on the axis where it is worst."""
+        with torch.no_grad():
+            return max(float(off.abs().max()) for off in self._off(1.0).values())
+
+    def plan(self) -> KeepPlan:
+        """Exactly the shape wanted: of every axis the gates that are most open."""
+        source, wanted = self.source, self.wanted
+        whole = {
+            "layers": torch.zeros(source.layers),
+            "hidden": torch.zeros(source.hidden),
+            "kv_heads": torch.zeros(source.layers, source.kv_heads),
+            "heads": torch.zeros(source.layers, source.kv_heads, source.heads // source.kv_heads),
+            "neurons": torch.zeros(source.layers, source.intermediate),
+        }
+        open_ = {**whole, **{name: alpha.detach() for name, alpha in self.log_alphas.items()}}
+        layers = []
+        for index in most(open_["layers"], wanted.layers):
+            keys = most(open_["kv_heads"][index], wanted.kv_heads)
+            group = source.heads // source.kv_heads
+            heads = tuple(
+                key * group + one for key in keys for one in most(open_["heads"][index, key], wanted.heads // wanted.kv_heads)
+            )
+            neurons = most(open_["neurons"][index], wanted.intermediate)
+            layers.append(KeptLayer(index=index, heads=heads, kv_heads=keys, neurons=neurons))
+        return KeepPlan(hidden=most(open_["hidden"], wanted.hidden), layers=tuple(layers))
+
+    def _off(self, progress: float) -> dict[str, Tensor]:
+        found = {}
+        for name, alpha in self.log_alphas.items():
+            size = alpha.shape[-1]
+            aim = size + progress * (self._targets[name] - size)
+            found[name] = (chance_open(alpha).sum(-1) - aim) / size
+        return found
+
+    def _masks(self, values: Mapping[str, Tensor]) -> Masks:
+        source = self.source
+        group = source.heads // source.kv_heads
+        heads = values.get("heads", torch.ones(source.layers, source.kv_heads, group))
+        if "kv_heads" in values:
+            heads = heads * values["kv_heads"][..., None]
+        return Masks(
+            hidden_D=values.get("hidden", torch.ones(source.hidden)),
+            layers_L=values.get("layers", torch.ones(source.layers)),
+            heads_LH=heads.flatten(1),
+            neurons_LN=values.get("neurons", torch.ones(source.layers, source.intermediate)),
+        )

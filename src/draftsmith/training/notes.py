@@ -1,0 +1,41 @@
+"""What a run says of itself: a line of JSON a step, and TensorBoard if it is installed."""
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from draftsmith.core.log import log
+from draftsmith.training.mesh import World
+
+
+class TrainingNotes:
+    """Written by the first rank, into `training.jsonl` and `tensorboard` of a folder."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        self._folder, self._writes = folder, world.rank == 0
+        self._board: Any = None
+
+    def __enter__(self) -> Self:
+        if self._writes:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._board = SummaryWriter(str(self._folder / "tensorboard"))
+            except ModuleNotFoundError:
+                log.info("no TensorBoard files: pip install tensorboard")
+        return self
+
+    def add(self, step: int, values: dict[str, float]) -> None:
+        if not self._writes:
+            return
+        with (self._folder / "training.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._board is not None:
+            self._board.close()

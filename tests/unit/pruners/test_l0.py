@@ -1,0 +1,113 @@
+"""Learned masks: the shape is exact, the cut computes what the masked model did, and dead weight goes first."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftsmith.core import registry
+from draftsmith.core.errors import ConfigError
+from draftsmith.core.keep_plans import KeepPlan
+from draftsmith.core.shapes import model_shape
+from draftsmith.core.store import read_json
+from tests.unit.pruners.test_planted import job, names, planted
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+TRAIN = {"batch": 4, "micro_batch": 2, "length": 16, "learning_rate": 1e-4, "warmup_steps": 2, "precision": "float32"}
+
+
+def write_text(folder: Path) -> Path:
+    """Words that follow each other by a rule, so that there is something to lose."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(80):
+        word = int(rng.integers(0, 60))
+        words = [word := (3 * word + 7) % 60 for _ in range(24)]
+        lines.append(json.dumps({"text": " ".join(f"w{word}" for word in words)}))
+    (folder / "text.jsonl").write_text("\n".join(lines))
+    return folder / "text.jsonl"
+
+
+def settings(tmp_path: Path, steps: int, **more: Any) -> dict[str, Any]:
+    return {"text": {"words": {"path": str(write_text(tmp_path))}}, "train": {**TRAIN, "steps": steps, "save_every": 5}, **more}
+
+
+def nothing(_: Any) -> None:
+    """No structure is planted."""
+
+
+def test_the_cut_model_is_the_masked_one_as_it_was_trained(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from draftsmith.training.masks import MaskHooks, Masks
+    from draftsmith.training.surgery import cut
+
+    source = planted(tmp_path / "source", "llama", nothing, layers=3)
+    shape = model_shape(source)
+    asked = job(source, tmp_path / "notes", layers=2, heads=2, kv_heads=1, hidden=32, intermediate=40)
+    pruner = registry.load("pruners", "l0")
+    plan = pruner.plan(asked, KeepPlan.everything(shape), settings(tmp_path, 12))
+    assert plan.shape(shape) == asked.wanted
+    pruner.cut(asked, plan, tmp_path / "cut")
+    pruner.cut(asked, KeepPlan.everything(shape), tmp_path / "whole")
+    smaller, whole = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32).eval() for name in ("cut", "whole")
+    )
+    layout = registry.load("families", "llama").layout(read_json(source / "config.json"))
+    MaskHooks(whole, layout, shape, Masks.of(plan, shape))
+    tokens = torch.arange(4, 20)[None]
+    with torch.inference_mode():
+        torch.testing.assert_close(smaller(input_ids=tokens).logits, whole(input_ids=tokens).logits, rtol=1e-5, atol=1e-5)
+    untrained = AutoModelForCausalLM.from_pretrained(cut(source, plan, tmp_path / "untrained"), dtype=torch.float32)
+    assert not torch.equal(untrained.lm_head.weight, smaller.lm_head.weight)
+    steps = [json.loads(line) for line in (tmp_path / "notes" / "training.jsonl").read_text().splitlines()]
+    assert [one["step"] for one in steps] == list(range(12))
+
+
+def test_layers_that_do_nothing_go(tmp_path: Path) -> None:
+    _, attention_out, mlp_out = names("llama")
+
+    def plant(weights: dict[str, Any]) -> None:
+        for name, weight in weights.items():
+            if name.startswith((attention_out.format(layer=1), mlp_out.format(layer=1))):
+                weight.zero_()
+
+    source = planted(tmp_path / "source", "llama", plant, layers=3)
+    asked = job(source, tmp_path / "notes", layers=2)
+    whole = KeepPlan.everything(model_shape(source))
+    plan = registry.load("pruners", "l0").plan(asked, whole, settings(tmp_path, 40, mask_rate=0.3, price_rate=0.3))
+    assert [layer.index for layer in plan.layers] == [0, 2]
+
+
+def test_a_batch_that_cannot_be_split_is_refused(tmp_path: Path) -> None:
+    source = planted(tmp_path / "source", "llama", nothing, layers=2)
+    asked = job(source, tmp_path / "notes", layers=1)
+    wrong = settings(tmp_path, 4)
+    wrong["train"]["micro_batch"] = 3
+    with pytest.raises(ConfigError, match="a batch of 4 cannot be split over 1 ranks in passes of 3"):
+        registry.load("pruners", "l0").plan(asked, KeepPlan.everything(model_shape(source)), wrong)
+
+
+def test_recovery_trains_what_the_others_left(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    source = planted(tmp_path / "source", "llama", nothing, layers=3)
+    shape = model_shape(source)
+    asked = job(source, tmp_path / "depth", layers=2)
+    plan = registry.load("pruners", "depth").plan(asked, KeepPlan.everything(shape), {})
+    asked = replace(asked, scratch=tmp_path / "recover")
+    recover = registry.load("pruners", "recover")
+    fast = settings(tmp_path, 20)
+    fast["train"]["learning_rate"] = 1e-2
+    assert recover.plan(asked, plan, fast) == plan
+    recover.cut(asked, plan, tmp_path / "model")
+    assert model_shape(tmp_path / "model") == asked.wanted
+    steps = [json.loads(line) for line in (tmp_path / "recover" / "training.jsonl").read_text().splitlines()]
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    before, after = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("recover/cut", "model"))
+    assert not torch.equal(before.lm_head.weight, after.lm_head.weight)

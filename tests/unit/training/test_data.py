@@ -1,0 +1,83 @@
+"""Packed text: every token once a round, domains in their shares, and any sequence from its number alone."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from draftsmith.core.errors import DataError
+
+pytest.importorskip("transformers")
+
+from draftsmith.training.data import Domain, PackedText, TextSource, tokenise
+
+
+def numbered(start: int, sequences: int, length: int) -> np.ndarray:
+    """Tokens that say which sequence they belong to."""
+    return np.repeat(np.arange(start, start + sequences), length).astype(np.uint32)
+
+
+def packed(weights: tuple[float, ...] = (3.0, 1.0), seed: int = 0) -> PackedText:
+    domains = [Domain(str(i), numbered(1000 * i, 40, 8), weight) for i, weight in enumerate(weights)]
+    return PackedText(domains, length=8, seed=seed)
+
+
+def test_domains_have_their_shares() -> None:
+    text = packed((3.0, 1.0, 0.5))
+    seen = Counter(int(text.sequence(n)[0]) // 1000 for n in range(3000))
+    assert [seen[i] / 3000 for i in range(3)] == pytest.approx([3 / 4.5, 1 / 4.5, 0.5 / 4.5], abs=0.001)
+
+
+def test_every_sequence_comes_once_a_round_and_in_another_order_each_round() -> None:
+    text = packed()
+    first = [int(text.sequence(n)[0]) for n in range(2000)]
+    mine = [one for one in first if one < 1000]
+    rounds = [mine[low : low + 40] for low in range(0, 400, 40)]
+    assert all(sorted(one) == list(range(40)) for one in rounds)
+    assert rounds[0] != rounds[1]
+    assert all(len(set(text.sequence(n).tolist())) == 1 for n in range(100))
+
+
+def test_a_sequence_is_known_from_its_number() -> None:
+    whole = [packed().sequence(n).tolist() for n in range(50)]
+    text = packed()
+    for n in (49, 7, 30, 0, 1049):
+        text.sequence(n)
+    assert [text.sequence(n).tolist() for n in range(50)] == whole
+    assert [packed(seed=1).sequence(n).tolist() for n in range(50)] != whole
+
+
+def test_a_domain_without_a_whole_sequence_is_refused() -> None:
+    with pytest.raises(DataError, match="the domain few has 7 tokens, less than one sequence of 8"):
+        PackedText([Domain("few", np.zeros(7, np.uint32), 1.0)], length=8, seed=0)
+
+
+class TestTokenising:
+    @pytest.fixture
+    def tokenizer(self, target: Path) -> object:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(target)
+
+    def tokens(self, path: Path, tokenizer: object, folder: Path) -> list[int]:
+        return np.fromfile(tokenise(TextSource(path=str(path)), tokenizer, folder), dtype=np.uint32).tolist()
+
+    def test_documents_are_apart_by_the_end_token(self, tmp_path: Path, tokenizer: object) -> None:
+        (tmp_path / "a.jsonl").write_text('{"text": "w1 w2"}\n{"text": "w3"}\n')
+        (tmp_path / "b.txt").write_text("w4\nw5")
+        assert self.tokens(tmp_path, tokenizer, tmp_path / "kept") == [5, 6, 2, 7, 2, 8, 9, 2]
+
+    def test_what_was_tokenised_is_kept_until_the_text_changes(self, tmp_path: Path, tokenizer: object) -> None:
+        file = tmp_path / "a.jsonl"
+        file.write_text('{"text": "w1"}\n')
+        source = TextSource(path=str(file))
+        kept = tokenise(source, tokenizer, tmp_path / "kept")
+        assert tokenise(source, tokenizer, tmp_path / "kept") == kept
+        file.write_text('{"text": "w1 w1"}\n')
+        assert tokenise(source, tokenizer, tmp_path / "kept") != kept
+
+    def test_a_line_without_text_is_refused(self, tmp_path: Path, tokenizer: object) -> None:
+        (tmp_path / "a.jsonl").write_text('{"words": "w1"}\n')
+        with pytest.raises(DataError, match="text"):
+            self.tokens(tmp_path / "a.jsonl", tokenizer, tmp_path / "kept")

@@ -1,0 +1,83 @@
+"""Gates: chances and draws agree, prices lead to the shape, and the plan is exact whatever the gates say."""
+
+import pytest
+
+from draftsmith.core import registry
+from draftsmith.core.families import check_shape
+from tests.unit.builders import shape
+
+torch = pytest.importorskip("torch")
+
+SOURCE = shape(layers=4, heads=4, kv_heads=2, head_size=8, hidden=32, intermediate=24)
+
+
+def gates(seed: int = 0, **wanted: int) -> "Gates":  # type: ignore[name-defined] # noqa: F821
+    from draftsmith.training.hard_concrete import Gates
+
+    return Gates(SOURCE, SOURCE.model_copy(update=wanted), seed)
+
+
+def test_the_chance_of_a_gate_to_be_open_is_how_often_it_is() -> None:
+    from draftsmith.training.hard_concrete import chance_open, gate
+
+    generator = torch.Generator().manual_seed(0)
+    for alpha in (-3.0, -0.5, 0.0, 2.0):
+        draws = gate(torch.tensor(alpha), torch.rand(100_000, generator=generator))
+        assert float((draws > 0).float().mean()) == pytest.approx(float(chance_open(torch.tensor(alpha))), abs=0.005)
+        assert 0.0 <= float(draws.min()) <= float(draws.max()) <= 1.0
+
+
+def test_only_what_becomes_smaller_has_gates() -> None:
+    assert list(gates(layers=2).log_alphas) == ["layers"]
+    assert list(gates(heads=2, kv_heads=1, hidden=16, intermediate=8).log_alphas) == ["hidden", "kv_heads", "neurons"]
+    masks = gates(layers=2).masks(gates(layers=2).noise(1))
+    assert torch.equal(masks.hidden_D, torch.ones(32))
+    assert masks.layers_L.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"layers": 1},
+        {"heads": 2},
+        {"heads": 2, "kv_heads": 1},
+        {"hidden": 12, "intermediate": 5},
+        {"layers": 3, "heads": 1, "kv_heads": 1, "hidden": 8, "intermediate": 1},
+    ],
+    ids=str,
+)
+def test_the_plan_has_exactly_the_shape(wanted: dict[str, int]) -> None:
+    for seed in range(3):
+        made = gates(seed, **wanted)
+        with torch.no_grad():
+            for alpha in made.log_alphas.values():
+                alpha.normal_(generator=torch.Generator().manual_seed(seed))
+        plan = made.plan()
+        plan.check(SOURCE)
+        assert plan.shape(SOURCE) == made.wanted
+    check_shape(registry.load("families", "llama"), SOURCE, made.wanted)
+
+
+def test_prices_lead_the_gates_to_the_shape() -> None:
+    made = gates(layers=2, heads=2, kv_heads=1, hidden=16, intermediate=6)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": list(made.log_alphas.values()), "lr": 0.1},
+            {"params": list(made.prices.values()), "lr": 0.1, "maximize": True},
+        ],
+        weight_decay=0.0,
+    )
+    assert made.worst() > 0.4
+    for step in range(300):
+        optimizer.zero_grad()
+        made.price(min(1.0, step / 100)).backward()
+        optimizer.step()
+    assert made.worst() < 0.05
+
+
+def test_a_masked_draw_lets_gradients_through() -> None:
+    made = gates(hidden=16, heads=2, kv_heads=1)
+    masks = made.masks(made.noise(3))
+    (masks.hidden_D.sum() + masks.heads_LH.sum()).backward()
+    assert all(float(alpha.grad.abs().sum()) >= 0 for alpha in made.log_alphas.values())
+    assert torch.equal(made.masks(made.noise(3)).hidden_D, masks.hidden_D)
