@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from draftsmith.core.config import parse_config
 from draftsmith.core.doctor import Diagnosis, diagnose
-from draftsmith.core.records import LiveCard, Prediction, Profile, PrunedCheckpoint, Scorecard, ShapeProfile
+from draftsmith.core.records import LiveCard, Prediction, Profile, PrunedCheckpoint, Scorecard, ShapeProfile, TrainingPlan
 from draftsmith.core.store import Store, read_record
 from draftsmith.core.trace import Trace
 from draftsmith.figures.page import write_page
@@ -30,6 +30,8 @@ from draftsmith.stages.evaluate import EvaluateConfig
 from draftsmith.stages.evaluate import evaluate as run_evaluate
 from draftsmith.stages.evaluate_live import EvaluateLiveConfig
 from draftsmith.stages.evaluate_live import evaluate_live as run_evaluate_live
+from draftsmith.stages.plan_training import PlanTrainingConfig
+from draftsmith.stages.plan_training import plan_training as run_plan_training
 from draftsmith.stages.predict import PredictConfig
 from draftsmith.stages.predict import predict as run_predict
 from draftsmith.stages.profile import ProfileConfig
@@ -111,6 +113,14 @@ def prune(*, store: str | Path | None = None, **settings: Any) -> Kept[PrunedChe
     Settings: see [`PruneConfig`][draftsmith.stages.prune.PruneConfig]."""
     config = parse_config(PruneConfig, _plain(settings), "the settings of prune")
     return _kept(PrunedCheckpoint, run_prune(config, Store(store or default_store())))
+
+
+def plan_training(*, store: str | Path | None = None, **settings: Any) -> Kept[TrainingPlan]:
+    """What a pruner that trains would take on so many devices: memory of a rank, tokens per second, hours. Nothing is loaded.
+
+    Settings: see [`PlanTrainingConfig`][draftsmith.stages.plan_training.PlanTrainingConfig]."""
+    config = parse_config(PlanTrainingConfig, _plain(settings), "the settings of prune --plan")
+    return _kept(TrainingPlan, run_plan_training(config, Store(store or default_store())))
 
 
 def predict(*, store: str | Path | None = None, **settings: Any) -> Kept[Prediction]:

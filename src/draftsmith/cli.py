@@ -252,6 +252,9 @@ def prune(
         list[str] | None, typer.Option(help="How to choose; may be given several times. Default: depth for layers, then width.")
     ] = None,
     num_rows: Annotated[int | None, typer.Option(help="Recorded rows to judge by.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Load nothing; say what training would take.")] = False,
+    ranks: Annotated[int | None, typer.Option(help="Plan: devices to train on.")] = None,
+    device: Annotated[str | None, typer.Option(help="Plan: which kind, such as h100 or a100-80gb.")] = None,
     dtype: Dtype = None,
     batch_size: BatchSize = None,
     threads: Threads = None,
@@ -261,12 +264,24 @@ def prune(
 ) -> None:
     """Cut a source to a smaller shape. The new checkpoint loads in transformers and vLLM as it is."""
     from draftsmith import api
-    from draftsmith.cli_tables import print_checkpoint
+    from draftsmith.cli_tables import print_checkpoint, print_plan
 
-    settings = {
-        "source": source, "trace": trace, "num_rows": num_rows,
+    common = {
+        "source": source,
         "shape": {"layers": layers, "heads": heads, "kv_heads": kv_heads, "hidden": hidden, "intermediate": intermediate},
         "pruners": tuple({"kind": kind} for kind in pruner) if pruner else None,
+    }  # fmt: skip
+    if plan:
+        given = _settings(config, {**common, "ranks": ranks, "device": device})
+        run = {name: value for name, value in given.items() if name not in ("trace", "num_rows", "engine")}
+        planned = api.plan_training(store=store, **run)
+        print_plan(planned)
+        typer.echo(planned.folder)
+        return
+    if ranks or device:
+        raise typer.BadParameter("torchrun says how many ranks there are; these two are for --plan", param_hint="--ranks")
+    settings = {
+        **common, "trace": trace, "num_rows": num_rows,
         "engine": _engine(None, dtype, batch_size, threads, None, None, trust_remote_code, None),
     }  # fmt: skip
     kept = api.prune(store=store, **_settings(config, settings))

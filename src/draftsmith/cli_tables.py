@@ -6,7 +6,16 @@ from rich.console import Console
 from rich.table import Table
 
 from draftsmith.api import Kept
-from draftsmith.core.records import LiveCard, Prediction, Profile, PrunedCheckpoint, Scorecard, ShapeProfile, ThroughputPoint
+from draftsmith.core.records import (
+    LiveCard,
+    Prediction,
+    Profile,
+    PrunedCheckpoint,
+    Scorecard,
+    ShapeProfile,
+    ThroughputPoint,
+    TrainingPlan,
+)
 
 
 def print_scorecard(kept: Kept[Scorecard]) -> None:
@@ -47,6 +56,22 @@ def print_checkpoint(kept: Kept[PrunedCheckpoint]) -> None:
         f"{shape.hidden} hidden, {shape.intermediate} neurons, {made.parameters / 1e6:.1f}M parameters"
     )
     typer.echo(f"layers kept: {', '.join(map(str, made.layers_kept))}")
+
+
+def print_plan(kept: Kept[TrainingPlan]) -> None:
+    plan = kept.record
+    table = Table(title=f"{plan.source} by {plan.pruner} on {plan.ranks} x {plan.device}: one rank at the peak of a step")
+    table.add_column("what")
+    table.add_column("GB", justify="right")
+    for name, count in sorted(plan.memory_bytes.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{count / 1e9:.2f}")
+    table.add_row("all", f"{plan.peak_bytes / 1e9:.2f}", style="bold")
+    Console().print(table)
+    typer.echo("It fits." if plan.fits else "It does not fit: more ranks, a smaller micro_batch, or save_activations: false.")
+    typer.echo(
+        f"{plan.tokens / 1e6:.1f}M tokens at {plan.tokens_per_second:,.0f} tokens/s (if {plan.efficiency:.0%} of the device's "
+        f"flops are reached): {plan.hours:.1f} hours. A checkpoint is {plan.checkpoint_bytes / 1e9:.1f} GB."
+    )
 
 
 def print_live(kept: Kept[LiveCard]) -> None:

@@ -19,6 +19,7 @@ STAGES = (
     Stage("record", ("target", "prompts"), "Trace", "engine", "run the target once and keep what it wrote"),
     Stage("profile", ("target", "draft or shape"), "Profile", "engine", "time the steps of the engine that will serve"),
     Stage("profile --shapes", ("shapes",), "ShapeProfile", "engine", "time models that need not exist"),
+    Stage("prune --plan", ("source",), "TrainingPlan", "nothing", "what training a cut would take on your devices"),
     Stage("prune", ("source", "Trace"), "PrunedCheckpoint", "engine", "cut a source to a shape"),
     Stage("evaluate", ("Trace", "draft"), "Scorecard", "engine", "replay a draft against the trace, at every lookahead"),
     Stage("evaluate --live", ("Trace", "target", "draft"), "LiveCard", "engine", "run both together and count for real"),

@@ -9,10 +9,8 @@ from typing import Annotated, Any, Literal, Protocol, Self
 from pydantic import Field, model_validator
 
 from draftsmith.core.config import StrictConfig
-from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.prompts import Prompt
 from draftsmith.core.sampling import DraftMethod, Sampling
-from draftsmith.core.shapes import Shape
 from draftsmith.core.trace import FinishReason, Floats, Ints, TraceRow
 from draftsmith.core.vocabulary import Vocabulary
 
@@ -207,35 +205,6 @@ class Engine(Protocol):
     ) -> AbstractContextManager[LiveEngine]:
         """Without a draft and with lookahead 0, plain decoding; with a lookahead, proposals that cost nothing. `adjustable`:
         every lookahead up to the one given can be asked for, run by run."""
-        ...
-
-
-@dataclass(frozen=True)
-class PruneJob:
-    """A source, the shape wanted, and recorded output of the target to judge a cut by."""
-
-    source: Path
-    wanted: Shape
-    rows: Sequence[TraceRow]
-    sampling: Sampling
-    vocabulary: Vocabulary  # of the target: a draft must mean the same strings
-    engine: EngineConfig
-    scratch: Path  # where a pruner may keep what it has found so far, to go on from it after an interruption
-
-
-class Pruner(Protocol):
-    """The face of one pruner plugin."""
-
-    cuts: tuple[str, ...]  # the sizes of a Shape that it can make smaller
-
-    def versions(self) -> dict[str, str]: ...
-
-    def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
-        """What stays of that which a plan so far has kept."""
-        ...
-
-    def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
-        """Write what a plan keeps as a checkpoint of its own, with the weights that belong to the plan."""
         ...
 
 

@@ -72,6 +72,25 @@ class PrunedCheckpoint(StrictConfig):
     fingerprint: str
 
 
+class TrainingPlan(StrictConfig):
+    """What a run would take: `draftsmith prune --plan`. Bytes are those of one rank at a step's peak, and of a checkpoint."""
+
+    kind: Literal["training-plan"] = "training-plan"
+    schema_version: Literal[1] = 1
+    source: str
+    pruner: str
+    ranks: int
+    device: str
+    efficiency: float
+    memory_bytes: dict[str, int]
+    peak_bytes: int
+    fits: bool
+    checkpoint_bytes: int
+    tokens: int
+    tokens_per_second: float
+    hours: float
+
+
 class Difference(StrictConfig):
     """Where a live output first leaves the recorded one. `position` counts output tokens from 0."""
 

@@ -19,8 +19,10 @@ from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
-from draftsmith.core.protocols import DraftScore, PruneJob
+from draftsmith.core.protocols import DraftScore
+from draftsmith.core.pruning import PruneJob
 from draftsmith.core.sampling import DraftMethod
+from draftsmith.core.shapes import Shape
 from draftsmith.core.store import read_json, write_json
 from draftsmith.engines._scoring import batches_to_score, real_tokens, score_batch
 from draftsmith.theory.acceptance import replay, row_chances
@@ -142,6 +144,9 @@ class _Depth:
     cuts = ("layers",)
     cut = staticmethod(cut_source)
     versions = staticmethod(versions)
+
+    def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> None:
+        """It does not train."""
 
     @torch.inference_mode()
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
-from draftsmith.core.protocols import PruneJob
+from draftsmith.core.pruning import PruneJob, TrainingCost
+from draftsmith.core.shapes import Shape
 from draftsmith.training.data import TextSource, open_text
 from draftsmith.training.hard_concrete import Gates
 from draftsmith.training.loop import STOPPED, TrainSettings, train
 from draftsmith.training.masks import MaskHooks, Masks
 from draftsmith.training.mesh import World, load_sharded, world
 from draftsmith.training.notes import TrainingNotes
+from draftsmith.training.plan import training_cost
 from draftsmith.training.sources import versions
 from draftsmith.training.trained import cut_trained
 
@@ -99,6 +101,10 @@ class _L0:
                 if not train(source, text, asked.train, ranks, job.scratch / "checkpoints", task, notes.add):
                     raise SystemExit(STOPPED)
             return gates.plan()
+
+    def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> TrainingCost:
+        asked = parse_config(L0Settings, settings, "the settings of the pruner l0")
+        return training_cost(source, asked.train, ranks, masked_to=wanted)
 
     def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
         cut_trained(job.source, job.scratch / "checkpoints", plan, folder)

@@ -9,12 +9,13 @@ from pydantic import Field
 
 from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.keep_plans import KeepPlan
-from draftsmith.core.protocols import PruneJob
-from draftsmith.core.shapes import model_shape
+from draftsmith.core.pruning import PruneJob, TrainingCost
+from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.training.data import TextSource, open_text
 from draftsmith.training.loop import STOPPED, TrainSettings, train
 from draftsmith.training.mesh import load_sharded, world
 from draftsmith.training.notes import TrainingNotes
+from draftsmith.training.plan import training_cost
 from draftsmith.training.sources import versions
 from draftsmith.training.surgery import cut
 from draftsmith.training.trained import cut_trained
@@ -44,6 +45,10 @@ class _Recover:
                 if not train(source, text, asked.train, ranks, job.scratch / "checkpoints", note=notes.add):
                     raise SystemExit(STOPPED)
         return so_far
+
+    def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> TrainingCost:
+        asked = parse_config(RecoverSettings, settings, "the settings of the pruner recover")
+        return training_cost(source, asked.train, ranks, cut_to=wanted)
 
     def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
         small = job.scratch / "cut"

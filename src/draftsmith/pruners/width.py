@@ -5,6 +5,7 @@ dimension carries is the mean size of what the norms put out there (Minitron, Mu
 recorded rows."""
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.keep_plans import KeepPlan, KeptLayer
-from draftsmith.core.protocols import PruneJob
+from draftsmith.core.pruning import PruneJob
 from draftsmith.core.shapes import Shape
 from draftsmith.engines._scoring import batches_to_score, real_tokens, score_batch
 from draftsmith.training.masks import most
@@ -97,6 +98,9 @@ class _Width:
     cuts = ("heads", "kv_heads", "intermediate", "hidden")
     cut = staticmethod(cut_source)
     versions = staticmethod(versions)
+
+    def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> None:
+        """It does not train."""
 
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
         parse_config(WidthSettings, settings, "the settings of the pruner width")

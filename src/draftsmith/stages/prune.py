@@ -6,7 +6,6 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -14,31 +13,14 @@ from draftsmith.core import registry
 from draftsmith.core.checkpoints import find_model, model_fingerprint
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import ConfigError, DataError, PlanError, RecordError
-from draftsmith.core.families import check_shape, family_of
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
-from draftsmith.core.protocols import EngineConfig, PruneJob, Pruner
+from draftsmith.core.protocols import EngineConfig
+from draftsmith.core.pruning import PruneJob, Pruner, PrunerChoice, WantedShape
 from draftsmith.core.records import PrunedCheckpoint
-from draftsmith.core.shapes import Shape, model_shape
-from draftsmith.core.store import Run, Store, read_json, write_json
+from draftsmith.core.shapes import Shape
+from draftsmith.core.store import Run, Store, write_json
 from draftsmith.core.trace import TraceReader
-
-
-class WantedShape(StrictConfig):
-    """The sizes to cut to; what is left out stays as it is in the source."""
-
-    layers: int | None = Field(None, ge=1)
-    heads: int | None = Field(None, ge=1)
-    kv_heads: int | None = Field(None, ge=1)
-    hidden: int | None = Field(None, ge=1)
-    intermediate: int | None = Field(None, ge=1)
-
-
-class PrunerChoice(StrictConfig):
-    """A pruner by name, and its own settings."""
-
-    kind: str
-    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class PruneConfig(StrictConfig):
@@ -61,9 +43,7 @@ def prune(config: PruneConfig, store: Store) -> Path:
             f"{config.trace} holds prompts of the test split, by which drafts are judged in the end",
             "record the train or the probe split: `draftsmith record --split train`",
         )
-    whole = model_shape(source)
-    wanted = whole.model_copy(update=config.shape.model_dump(exclude_none=True))
-    check_shape(family_of(read_json(source / "config.json"), str(source)), whole, wanted)
+    whole, wanted = config.shape.of(source)
     choices = config.pruners or _needed(whole, wanted)
     pruners: list[tuple[PrunerChoice, Pruner]] = [(choice, registry.load("pruners", choice.kind)) for choice in choices]
     _check_they_can(pruners, whole, wanted)

@@ -18,9 +18,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftsmith.core.families import family_of
-from draftsmith.core.shapes import shape_of
+from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json
 from draftsmith.training.sources import Source
+from draftsmith.training.surgery import cut_config
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -62,7 +63,7 @@ def world() -> Iterator[World]:
 def load_sharded(path: Path, world: World, precision: Precision, save_activations: bool = True) -> Source:
     """A source in float32, each rank holding its part and reading no more than that from disk. Arithmetic is in `precision`;
     without saved activations, those of a layer are computed again when they are needed."""
-    source = _empty(path)
+    source = empty_source(path, torch.device("meta"))
     spread(source, world.mesh, precision, save_activations)
     source.model.to_empty(device=world.device)
     _load_weights(source.model, path)
@@ -80,12 +81,16 @@ def spread(source: Source, mesh: DeviceMesh, precision: Precision, save_activati
     fully_shard(source.model, mesh=mesh, mp_policy=policy)
 
 
-def _empty(path: Path) -> Source:
+def empty_source(path: Path, device: torch.device, cut_to: Shape | None = None) -> Source:
+    """A source from its config alone, or what is left of it at a smaller shape: without weights, or with weights that nobody
+    has set."""
     config = read_json(path / "config.json")
-    family, shape = family_of(config, str(path)), shape_of(config, f"{path}/config.json")
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(_still(AutoConfig.from_pretrained(path)), dtype=torch.float32)
-    return Source(model.train(), family.layout(config), shape)
+    family = family_of(config, str(path))
+    if cut_to is not None:
+        config = cut_config(config, cut_to, range(cut_to.layers), family.layout(config))
+    with device:
+        model = AutoModelForCausalLM.from_config(_still(AutoConfig.for_model(**config)), dtype=torch.float32)
+    return Source(model.train(), family.layout(config), shape_of(config, f"{path}/config.json"))
 
 
 def _still(config: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 from draftsmith.core.errors import ModelError
 from draftsmith.core.families import Axis, Layout, check_shape, family_of
 from draftsmith.core.keep_plans import KeepPlan, KeptLayer
-from draftsmith.core.protocols import PruneJob
+from draftsmith.core.pruning import PruneJob
 from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json, write_json
 
@@ -50,14 +50,13 @@ def cut(
     for file in source.iterdir():
         if file.is_file() and file.name != "config.json" and not _is_weights(file.name):
             shutil.copyfile(file, partial / file.name)
-    write_json(partial / "config.json", cut_config(config, plan, shape, layout))
+    write_json(partial / "config.json", cut_config(config, smaller, (layer.index for layer in plan.layers), layout))
     partial.rename(folder)
     return folder
 
 
-def cut_config(config: Mapping[str, Any], plan: KeepPlan, source: Shape, layout: Layout) -> dict[str, Any]:
-    """The source's config with the new numbers, and lists of layers cut like the layers."""
-    smaller, kept = plan.shape(source), [layer.index for layer in plan.layers]
+def cut_config(config: Mapping[str, Any], smaller: Shape, kept: Iterable[int], layout: Layout) -> dict[str, Any]:
+    """The source's config with the numbers of a smaller shape, and lists of layers cut like the layers."""
     found = {**config, **{key: getattr(smaller, name) for key, name in layout.config_sizes.items()}}
     if isinstance(found.get("layer_types"), list):
         found["layer_types"] = [config["layer_types"][index] for index in kept]

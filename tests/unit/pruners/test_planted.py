@@ -8,7 +8,8 @@ import pytest
 
 from draftsmith.core import registry
 from draftsmith.core.keep_plans import KeepPlan
-from draftsmith.core.protocols import EngineConfig, PruneJob
+from draftsmith.core.protocols import EngineConfig
+from draftsmith.core.pruning import PruneJob
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.shapes import model_shape
 from draftsmith.core.trace import TraceRow

@@ -1,0 +1,85 @@
+"""What a pruner must offer, and what it is asked. Paths, shapes, plans and recorded rows; tensors stay inside the plugin."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from draftsmith.core.config import StrictConfig
+from draftsmith.core.families import check_shape, family_of
+from draftsmith.core.keep_plans import KeepPlan
+from draftsmith.core.protocols import EngineConfig
+from draftsmith.core.sampling import Sampling
+from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.store import read_json
+from draftsmith.core.trace import TraceRow
+from draftsmith.core.vocabulary import Vocabulary
+
+
+class WantedShape(StrictConfig):
+    """The sizes to cut to; what is left out stays as it is in the source."""
+
+    layers: int | None = Field(None, ge=1)
+    heads: int | None = Field(None, ge=1)
+    kv_heads: int | None = Field(None, ge=1)
+    hidden: int | None = Field(None, ge=1)
+    intermediate: int | None = Field(None, ge=1)
+
+    def of(self, source: Path) -> tuple[Shape, Shape]:
+        """The source's shape and the one wanted, if it can be had."""
+        whole = model_shape(source)
+        wanted = whole.model_copy(update=self.model_dump(exclude_none=True))
+        check_shape(family_of(read_json(source / "config.json"), str(source)), whole, wanted)
+        return whole, wanted
+
+
+class PrunerChoice(StrictConfig):
+    """A pruner by name, and its own settings."""
+
+    kind: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PruneJob:
+    """A source, the shape wanted, and recorded output of the target to judge a cut by."""
+
+    source: Path
+    wanted: Shape
+    rows: Sequence[TraceRow]
+    sampling: Sampling
+    vocabulary: Vocabulary  # of the target: a draft must mean the same strings
+    engine: EngineConfig
+    scratch: Path  # where a pruner may keep what it has found so far, to go on from it after an interruption
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What a run would take of each rank, and in all."""
+
+    memory_bytes: dict[str, int]  # at the peak of a step, by kind
+    checkpoint_bytes: int
+    tokens: int
+    flops_per_token: float
+
+
+class Pruner(Protocol):
+    """The face of one pruner plugin."""
+
+    cuts: tuple[str, ...]  # the sizes of a Shape that it can make smaller
+
+    def versions(self) -> dict[str, str]: ...
+
+    def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
+        """What stays of that which a plan so far has kept."""
+        ...
+
+    def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
+        """Write what a plan keeps as a checkpoint of its own, with the weights that belong to the plan."""
+        ...
+
+    def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> TrainingCost | None:
+        """What training would cost, without anything loaded but a config. None: it does not train."""
+        ...
