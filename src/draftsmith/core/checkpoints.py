@@ -8,6 +8,7 @@ from pathlib import Path
 from draftsmith.core.errors import ModelError
 
 _SAMPLE_BYTES = 4096
+_SAVE_SAFELY = "save it with `save_pretrained`; draftsmith reads no pickled weights, because loading them runs their code"
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
 
@@ -34,6 +35,29 @@ def has_weights(folder: Path) -> bool:
     return any(folder.glob("*.safetensors"))
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that engines load: those of the index, else `model.safetensors`, else all there are."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        named = json.loads(index.read_text())["weight_map"].values()
+        return [folder / name for name in sorted(set(named))]
+    whole = folder / "model.safetensors"
+    files = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{folder} holds no safetensors weights", _SAVE_SAFELY)
+    return files
+
+
+def weight_names(folder: Path) -> list[str]:
+    """Of every weight of a checkpoint, from the headers of its files."""
+    names: list[str] = []
+    for path in weight_files(folder):
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            names += [name for name in json.loads(file.read(length)) if name != "__metadata__"]
+    return names
+
+
 def model_fingerprint(folder: Path) -> str:
     """Digest of config.json, every safetensors header, and the first and last 4 KiB of each tensor.
 
@@ -43,7 +67,7 @@ def model_fingerprint(folder: Path) -> str:
     if not files:
         raise ModelError(
             f"{folder} holds no safetensors weights",
-            "save it with `save_pretrained`; draftsmith reads no pickled weights, because loading them runs their code",
+            _SAVE_SAFELY,
         )
     total = hashlib.sha256((folder / "config.json").read_bytes())
     for file in files:

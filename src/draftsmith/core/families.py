@@ -2,7 +2,8 @@
 
 Masks and surgery go by it, so that neither knows a model by name. Names hold `{layer}` where the number of a layer stands."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -81,3 +82,38 @@ def check_shape(family: Family, source: Shape, wanted: Shape) -> None:
             f"a {'/'.join(family.model_types)} cannot have {wanted.hidden} hidden dimensions with {wanted.heads} heads",
             f"they want {family.hidden_rule}, with heads of {source.head_size}: change the one or the other",
         )
+
+
+def is_computed(name: str) -> bool:
+    """Some checkpoints hold what engines compute themselves: the frequencies of rotary positions."""
+    return name.endswith("rotary_emb.inv_freq")
+
+
+def split_name(name: str, layout: Layout) -> tuple[str, int | None]:
+    """A weight's name as the layout has it, and the number of its layer if it is in one."""
+    found = re.match(re.escape(layout.layer).replace(r"\{layer\}", r"(\d+)") + r"\.", name)
+    pattern = name if found is None else f"{layout.layer}.{name[found.end() :]}"
+    if pattern not in layout.weights:
+        raise ModelError(
+            f"the weight {name} is none that its family knows", "it may be an adapter or another kind of model: merge it first"
+        )
+    return pattern, None if found is None else int(found[1])
+
+
+def cut_config(config: Mapping[str, Any], smaller: Shape, kept: Iterable[int], family: Family) -> dict[str, Any]:
+    """A `config.json` with the numbers of a smaller shape, and lists of layers cut like the layers."""
+    layout = family.layout(config)
+    found = {**config, **{key: getattr(smaller, name) for key, name in layout.config_sizes.items()}}
+    if isinstance(found.get("layer_types"), list):
+        found["layer_types"] = [config["layer_types"][index] for index in kept]
+    elif config.get("use_sliding_window"):
+        raise ModelError(
+            "some layers of this model have a sliding window, and its config does not say which",
+            "add `layer_types` to its config.json, one for each layer",
+        )
+    if family.layout(found).embeddings != layout.embeddings:
+        raise PlanError(
+            f"with {smaller.hidden} hidden dimensions its config would describe a model that is built otherwise",
+            "ask for another number of hidden dimensions",
+        )
+    return found

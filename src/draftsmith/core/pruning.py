@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from draftsmith.core.config import StrictConfig
-from draftsmith.core.families import check_shape, family_of
+from draftsmith.core.families import check_shape, cut_config, family_of
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.protocols import EngineConfig
 from draftsmith.core.sampling import Sampling
@@ -29,9 +29,11 @@ class WantedShape(StrictConfig):
 
     def of(self, source: Path) -> tuple[Shape, Shape]:
         """The source's shape and the one wanted, if it can be had."""
-        whole = model_shape(source)
+        config, whole = read_json(source / "config.json"), model_shape(source)
         wanted = whole.model_copy(update=self.model_dump(exclude_none=True))
-        check_shape(family_of(read_json(source / "config.json"), str(source)), whole, wanted)
+        family = family_of(config, str(source))
+        check_shape(family, whole, wanted)
+        cut_config(config, wanted, range(wanted.layers), family)
         return whole, wanted
 
 
@@ -69,8 +71,13 @@ class Pruner(Protocol):
     """The face of one pruner plugin."""
 
     cuts: tuple[str, ...]  # the sizes of a Shape that it can make smaller
+    trains: bool  # it runs on all ranks, and leaves other weights than the source's
 
     def versions(self) -> dict[str, str]: ...
+
+    def identity(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """What of its settings, defaults included, the outcome depends on. Refuses settings that it does not know."""
+        ...
 
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
         """What stays of that which a plan so far has kept."""

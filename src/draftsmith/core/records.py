@@ -58,7 +58,7 @@ class Scorecard(StrictConfig):
 
 
 class PrunedCheckpoint(StrictConfig):
-    """A model cut from another: `draftsmith prune`. It lies in `model` beside the record, its keep-plan in plan.json."""
+    """A model cut from another: `draftsmith prune`. It lies in `model` beside the record."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     schema_version: Literal[1] = 1

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from draftsmith.core.config import StrictConfig, parse_config
-from draftsmith.core.errors import RecordError
+from draftsmith.core.errors import DataError, RecordError
 from draftsmith.core.prompts import Split
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.store import digest, file_digest, read_json, read_record, write_atomic
@@ -181,6 +181,14 @@ class TraceReader:
         """Every row in prompt order, one shard in memory at a time."""
         for index in range(len(self.record.shards)):
             yield from self.shard(index)
+
+    def refuse_test(self) -> None:
+        """Drafts are judged in the end by test prompts: nothing that makes a draft may look at them."""
+        if self.record.split == "test":
+            raise DataError(
+                f"{self.folder} holds prompts of the test split, by which drafts are judged in the end",
+                "record the train or the probe split: `draftsmith record --split train`",
+            )
 
     def vocabulary(self) -> Vocabulary:
         """The target's tokens, kept with the trace so that a draft can be checked where the target is not."""

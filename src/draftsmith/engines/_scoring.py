@@ -12,15 +12,18 @@ from draftsmith.core.trace import TraceRow
 from draftsmith.engines._choose import process
 
 _LOGITS = 1 << 26  # held at once: 256 MB in float32
+_KEPT = 8  # and of what else is kept, so many times that
 
 
-def batches_to_score(rows: Sequence[TraceRow], size: int, vocabulary: int) -> Iterator[list[int]]:
-    """Rows of like prompt length together, as many as fit the batch size and the logits we are willing to hold."""
+def batches_to_score(rows: Sequence[TraceRow], size: int, vocabulary: int, kept_per_token: int = 0) -> Iterator[list[int]]:
+    """Rows of like prompt length together, as many as fit the batch size and what we are willing to hold: the logits of
+    outputs, and `kept_per_token` numbers of every token."""
     batch: list[int] = []
     for i in sorted(range(len(rows)), key=lambda i: len(rows[i].prompt_ids)):
         first = len(rows[(batch or [i])[0]].prompt_ids)
         longest = max(len(rows[at].prompt_ids) + len(rows[at].output_ids) for at in [*batch, i])
-        if batch and (len(batch) == size or (len(batch) + 1) * (longest - first) * vocabulary > _LOGITS):
+        held = (len(batch) + 1) * max((longest - first) * vocabulary, longest * kept_per_token // _KEPT)
+        if batch and (len(batch) == size or held > _LOGITS):
             yield batch
             batch = []
         batch.append(i)

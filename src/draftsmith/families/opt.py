@@ -22,7 +22,7 @@ class _Opt:
     hidden_rule: HiddenRule = "heads x head size"
 
     def layout(self, config: Mapping[str, Any]) -> Layout:
-        projected = config.get("word_embed_proj_dim", config["hidden_size"]) != config["hidden_size"]
+        projected = (config.get("word_embed_proj_dim") or config["hidden_size"]) != config["hidden_size"]
         normed = config.get("do_layer_norm_before", True) and not config.get("_remove_final_layer_norm", False)
         norms = (*_NORMS, *(["model.decoder.final_layer_norm"] if normed else []))
         embedding: Axis = "fixed" if projected else "hidden"

@@ -66,7 +66,8 @@ class Judge:
         self.rows = job.rows
         self._source, self._job, self._lookahead = source, job, lookahead
         self._all = list(source.layers)
-        self.batches = list(batches_to_score(job.rows, job.engine.batch_size, source.shape.vocabulary))
+        kept = source.shape.hidden * (source.shape.layers + 1)
+        self.batches = list(batches_to_score(job.rows, job.engine.batch_size, source.shape.vocabulary, kept))
 
     def without_each(self, kept: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Judged]]:
         """Every cut that loses one more layer, judged."""
@@ -140,18 +141,26 @@ def most_turning(judge: Judge, source: Source, wanted: int) -> tuple[int, ...]:
     return tuple(sorted(np.argsort(-turned, kind="stable")[:wanted].tolist()))
 
 
+def _settings(settings: dict[str, Any]) -> DepthSettings:
+    return parse_config(DepthSettings, settings, "the settings of the pruner depth")
+
+
 class _Depth:
     cuts = ("layers",)
+    trains = False
     cut = staticmethod(cut_source)
     versions = staticmethod(versions)
+
+    def identity(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return _settings(settings).model_dump(mode="json")
 
     def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> None:
         """It does not train."""
 
     @torch.inference_mode()
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
-        asked = parse_config(DepthSettings, settings, "the settings of the pruner depth")
-        source = load_source(job.source, job.engine, job.vocabulary)
+        asked = _settings(settings)
+        source = load_source(job)
         judge = Judge(source, job, asked.lookahead)
         if asked.by == "cosine":
             kept = most_turning(judge, source, job.wanted.layers)

@@ -4,26 +4,26 @@ Over the first part of the steps the aim moves from the source to the shape want
 last part the masks stand as they will be cut, and the weights settle. So the cut model is the masked one, of an exact shape."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from draftsmith.core.config import StrictConfig, parse_config
+from draftsmith.core.errors import PlanError
 from draftsmith.core.keep_plans import KeepPlan
-from draftsmith.core.log import log
 from draftsmith.core.pruning import PruneJob, TrainingCost
-from draftsmith.core.shapes import Shape
-from draftsmith.training.data import TextSource, open_text
+from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.training.data import TextSource, open_text, text_identity
 from draftsmith.training.hard_concrete import Gates
-from draftsmith.training.loop import STOPPED, TrainSettings, train
+from draftsmith.training.loop import STOPPED, TrainSettings, shares, train
 from draftsmith.training.masks import MaskHooks, Masks
 from draftsmith.training.mesh import World, load_sharded, world
 from draftsmith.training.notes import TrainingNotes
 from draftsmith.training.plan import training_cost
-from draftsmith.training.sources import versions
+from draftsmith.training.sources import checked, versions
 from draftsmith.training.trained import cut_trained
 
 
@@ -37,6 +37,12 @@ class L0Settings(StrictConfig):
     price_rate: float = Field(0.1, gt=0)
     shrink: float = Field(0.5, gt=0, le=1)
     settle: float = Field(0.2, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _aim_is_reached(self) -> Self:
+        if self.shrink + self.settle > 1:
+            raise ValueError(f"shrink {self.shrink} and settle {self.settle} are more than all steps")
+        return self
 
 
 class L0Task:
@@ -58,7 +64,7 @@ class L0Task:
     def begin(self, step: int) -> None:
         settings = self._settings
         self._step, settles_at = step, round(settings.train.steps * (1 - settings.settle))
-        self._noise = self._gates.noise((settings.train.seed << 32) + step) if step < settles_at else None
+        self._noise = self._gates.noise(settings.train.seed, step) if step < settles_at else None
         if self._noise is None:
             self._hooks.masks = Masks.of(self._gates.plan(), self._gates.source).to(self._world.device)
 
@@ -82,29 +88,40 @@ class L0Task:
         return {"off_shape": self._gates.worst()}
 
 
+def _settings(settings: dict[str, Any]) -> L0Settings:
+    return parse_config(L0Settings, settings, "the settings of the pruner l0")
+
+
 class _L0:
     cuts = ("layers", "heads", "kv_heads", "intermediate", "hidden")
+    trains = True
     versions = staticmethod(versions)
 
+    def identity(self, settings: dict[str, Any]) -> dict[str, Any]:
+        asked = _settings(settings)
+        rest = asked.model_dump(mode="json", include={"mask_rate", "price_rate", "shrink", "settle"})
+        return {**rest, "train": asked.train.identity(), "text": text_identity(asked.text)}
+
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
-        asked = parse_config(L0Settings, settings, "the settings of the pruner l0")
-        if so_far != KeepPlan.everything(so_far.shape(job.wanted)):
-            log.warning("l0 chooses anew from the whole source: what pruners before it kept does not count")
+        asked = _settings(settings)
+        if so_far != KeepPlan.everything(model_shape(job.source)):
+            raise PlanError("l0 chooses from the whole source", "let it come first, or leave the pruners before it out")
+        run = asked.train
+        checkpoint = checked(job, run.length)
         with world() as ranks:
-            source = load_sharded(job.source, ranks, asked.train.precision, asked.train.save_activations)
-            gates = Gates(source.shape, job.wanted, asked.train.seed)
-            hooks = MaskHooks(source.model, source.layout, source.shape, gates.masks(gates.noise(0)).to(ranks.device))
-            passes = asked.train.batch // ranks.size // asked.train.micro_batch
-            task = L0Task(gates, hooks, asked, max(1, passes), ranks)
-            text = open_text(asked.text, job.source, job.scratch / "tokens", asked.train.length, asked.train.seed, ranks)
+            share, size = shares(run, ranks.size)
+            text = open_text(asked.text, checkpoint, job.scratch / "tokens", run.length, run.seed, ranks)
+            source = load_sharded(job.source, ranks, run.precision, run.save_activations, run.compile)
+            gates = Gates(source.shape, job.wanted, run.seed)
+            hooks = MaskHooks(source.model, source.layout, source.shape, gates.masks(gates.noise(0, 0)).to(ranks.device))
+            task = L0Task(gates, hooks, asked, share // size, ranks)
             with TrainingNotes(job.scratch, ranks) as notes:
                 if not train(source, text, asked.train, ranks, job.scratch / "checkpoints", task, notes.add):
                     raise SystemExit(STOPPED)
             return gates.plan()
 
     def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> TrainingCost:
-        asked = parse_config(L0Settings, settings, "the settings of the pruner l0")
-        return training_cost(source, asked.train, ranks, masked_to=wanted)
+        return training_cost(source, _settings(settings).train, ranks, masked_to=wanted)
 
     def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
         cut_trained(job.source, job.scratch / "checkpoints", plan, folder)

@@ -96,15 +96,18 @@ def _kept_layer(index: int, heads: Tensor, neurons: Tensor, source: Shape, wante
 
 class _Width:
     cuts = ("heads", "kv_heads", "intermediate", "hidden")
+    trains = False
     cut = staticmethod(cut_source)
     versions = staticmethod(versions)
+
+    def identity(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return parse_config(WidthSettings, settings, "the settings of the pruner width").model_dump(mode="json")
 
     def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> None:
         """It does not train."""
 
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
-        parse_config(WidthSettings, settings, "the settings of the pruner width")
-        source = load_source(job.source, job.engine, job.vocabulary)
+        source = load_source(job)
         layers = [layer.index for layer in so_far.layers]
         hidden, heads, neurons = _carried(source, job, layers)
         kept = (_kept_layer(index, heads[index], neurons[index], source.shape, job.wanted) for index in layers)

@@ -10,17 +10,20 @@ from pathlib import Path
 from pydantic import Field
 
 from draftsmith.core import registry
-from draftsmith.core.checkpoints import find_model, model_fingerprint
-from draftsmith.core.config import StrictConfig
+from draftsmith.core.checkpoints import find_model, model_fingerprint, weight_names
+from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.errors import ConfigError, DataError, PlanError, RecordError
+from draftsmith.core.families import family_of, is_computed, split_name
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
 from draftsmith.core.protocols import EngineConfig
 from draftsmith.core.pruning import PruneJob, Pruner, PrunerChoice, WantedShape
 from draftsmith.core.records import PrunedCheckpoint
-from draftsmith.core.shapes import Shape
-from draftsmith.core.store import Run, Store, write_json
-from draftsmith.core.trace import TraceReader
+from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.store import Store, read_json, write_json
+from draftsmith.core.trace import TraceReader, TraceRow
+
+_PATIENCE = 6 * 3600  # seconds
 
 
 class PruneConfig(StrictConfig):
@@ -36,68 +39,114 @@ class PruneConfig(StrictConfig):
 
 
 def prune(config: PruneConfig, store: Store) -> Path:
-    """The folder of the finished checkpoint record."""
+    """The folder of the finished checkpoint record. Under torchrun every rank calls this; the first one writes."""
     source, trace = find_model(config.source), TraceReader(Path(config.trace))
-    if trace.record.split == "test":
-        raise DataError(
-            f"{config.trace} holds prompts of the test split, by which drafts are judged in the end",
-            "record the train or the probe split: `draftsmith record --split train`",
-        )
+    trace.refuse_test()
     whole, wanted = config.shape.of(source)
+    _check_names(source)
     choices = config.pruners or _needed(whole, wanted)
-    pruners: list[tuple[PrunerChoice, Pruner]] = [(choice, registry.load("pruners", choice.kind)) for choice in choices]
-    _check_they_can(pruners, whole, wanted)
+    chain: list[tuple[PrunerChoice, Pruner]] = [(choice, registry.load("pruners", choice.kind)) for choice in choices]
+    _check_they_can(chain, whole, wanted)
     inputs = {
         "source": model_fingerprint(source),
         "trace": trace.record.fingerprint,
         "shape": wanted.model_dump(mode="json"),
-        "pruners": [choice.model_dump(mode="json") for choice in choices],
-        "settings": config.model_dump(mode="json", include={"num_rows", "engine"}),
+        "pruners": [[choice.kind, pruner.identity(choice.settings)] for choice, pruner in chain],
+        "settings": {"num_rows": config.num_rows, "dtype": config.engine.dtype},
     }
     run = store.run("checkpoints", inputs)
     if run.is_current:
         log.info("already pruned: %s", run.path)
         return run.path
-    began, first = time.monotonic(), os.environ.get("RANK", "0") == "0"  # under torchrun all ranks are here
+    began, first = time.monotonic(), os.environ.get("RANK", "0") == "0"
     if first:
-        run.begin(pruners[-1][1].versions())
-    rows = [row for row, _ in zip(trace.rows(), range(config.num_rows), strict=False) if row.num_output > 0]
+        run.begin(chain[-1][1].versions())
+    rows = _rows(trace, config.num_rows)
     job = PruneJob(source, wanted, rows, trace.record.sampling, trace.vocabulary(), config.engine, run.path)
-    plan = KeepPlan.everything(whole)
-    for choice, pruner in pruners:
-        job = replace(job, scratch=run.path / choice.kind)
-        plan = pruner.plan(job, plan, choice.settings)
-    if plan.shape(whole) != wanted:
-        raise PlanError(f"the pruners ended at {plan.shape(whole)}, not at {wanted}", "report this: it is a fault of a pruner")
-    model = run.path / "model"
-    if first:
-        shutil.rmtree(model, ignore_errors=True)
-    pruners[-1][1].cut(job, plan, model)
+    layers_kept = _run_chain(chain, job, run.path, first)
     if not first:
-        _wait_for(run)
+        _wait_for(run.path / "record.json")
         return run.path
-    write_json(run.path / "plan.json", plan.model_dump(mode="json"))
     record = PrunedCheckpoint(
         source=source.name,
         source_fingerprint=inputs["source"],
         trace=trace.record.fingerprint,
         shape=wanted,
         parameters=wanted.parameters,
-        layers_kept=tuple(layer.index for layer in plan.layers),
+        layers_kept=tuple(layers_kept),
         pruners=tuple(choice.kind for choice in choices),
-        fingerprint=model_fingerprint(model),
+        fingerprint=model_fingerprint(run.path / "model"),
     )
     run.finish(record, time.monotonic() - began)
     return run.path
 
 
-def _wait_for(run: Run) -> None:
-    """The first rank writes the record; the others find it."""
-    for _ in range(600):
-        if run.is_complete:
+def _run_chain(chain: list[tuple[PrunerChoice, Pruner]], job: PruneJob, folder: Path, first: bool) -> list[int]:
+    """Let every pruner go on from what the one before it left: a plan, or weights that it has trained. The last one's model is
+    the outcome. Returns the layers of the source that stayed."""
+    plan, kept = KeepPlan.everything(model_shape(job.source)), list(range(model_shape(job.source).layers))
+    for place, (choice, pruner) in enumerate(chain):
+        own, last = folder / f"{place}-{choice.kind}", place == len(chain) - 1
+        job = replace(job, scratch=own)
+        plan = _planned(choice, pruner, job, plan, first)
+        if not (pruner.trains or last):
+            continue
+        if plan.shape(model_shape(job.source)) != job.wanted:
+            raise PlanError(f"{choice.kind} ended at another shape than {job.wanted}", "report this: it is a fault of a pruner")
+        model = folder / "model" if last else own / "model"
+        if first and model.exists():
+            shutil.rmtree(model)
+        if first or pruner.trains:
+            pruner.cut(job, plan, model)
+        kept = [kept[layer.index] for layer in plan.layers]
+        if not last:
+            job = replace(job, source=model)
+            plan = KeepPlan.everything(job.wanted)
+    return kept
+
+
+def _planned(choice: PrunerChoice, pruner: Pruner, job: PruneJob, so_far: KeepPlan, first: bool) -> KeepPlan:
+    """A pruner's plan, kept in a file: one that was made is not made again, and ranks with nothing to train wait for it."""
+    path = job.scratch / "plan.json"
+    if not path.exists() and (first or pruner.trains):
+        plan = pruner.plan(job, so_far, choice.settings)
+        if first:
+            job.scratch.mkdir(parents=True, exist_ok=True)
+            write_json(path, plan.model_dump(mode="json"))
+        return plan
+    _wait_for(path)
+    return parse_config(KeepPlan, read_json(path), str(path))
+
+
+def _rows(trace: TraceReader, count: int) -> list[TraceRow]:
+    """As many rows of every data set, as far as they go."""
+    by_dataset: dict[str, list[TraceRow]] = {name: [] for name in trace.record.datasets}
+    share = -(-count // len(by_dataset))
+    for row in trace.rows():
+        if row.num_output > 0 and len(by_dataset.setdefault(row.dataset, [])) < share:
+            by_dataset[row.dataset].append(row)
+    rows = [row for chosen in by_dataset.values() for row in chosen][:count]
+    if not rows:
+        raise DataError(f"no prompt of {trace.folder} has any output to judge by", "record a trace with longer outputs")
+    return rows
+
+
+def _check_names(source: Path) -> None:
+    """Refuse weights that surgery would not know before anything has been computed."""
+    config = read_json(source / "config.json")
+    layout = family_of(config, str(source)).layout(config)
+    for name in weight_names(source):
+        if not is_computed(name):
+            split_name(name, layout)
+
+
+def _wait_for(path: Path) -> None:
+    """The first rank writes it; the others find it."""
+    for _ in range(_PATIENCE):
+        if path.exists():
             return
         time.sleep(1.0)
-    raise RecordError(f"the first rank has not finished {run.path}", "see what it says, and run the same command again")
+    raise RecordError(f"the first rank has not written {path}", "see what it says, and run the same command again")
 
 
 def _needed(source: Shape, wanted: Shape) -> tuple[PrunerChoice, ...]:
@@ -112,6 +161,14 @@ def _others(source: Shape, wanted: Shape) -> bool:
 
 
 def _check_they_can(pruners: list[tuple[PrunerChoice, Pruner]], source: Shape, wanted: Shape) -> None:
+    cutting = [(choice.kind, name) for choice, pruner in pruners for name in pruner.cuts]
+    if twice := [name for _, name in cutting if sum(1 for _, other in cutting if other == name) > 1]:
+        raise ConfigError(
+            f"two of the pruners cut {twice[0].replace('_', ' ')}", "take one of them; depth and width are a pair, l0 is alone"
+        )
+    kinds = [choice.kind for choice, _ in pruners]
+    if "depth" in kinds and "width" in kinds[: kinds.index("depth")]:
+        raise ConfigError("depth judges layers with all their heads and neurons", "let depth come before width")
     for name in ("layers", "heads", "kv_heads", "hidden", "intermediate"):
         if getattr(wanted, name) != getattr(source, name) and not any(name in pruner.cuts for _, pruner in pruners):
             named = " and ".join(choice.kind for choice, _ in pruners)

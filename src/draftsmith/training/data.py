@@ -11,18 +11,20 @@ from typing import Any
 
 import numpy as np
 from pydantic import Field
-from transformers import AutoTokenizer
 
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import DataError
-from draftsmith.core.store import digest, write_atomic, write_json
+from draftsmith.core.store import digest, write_atomic
 from draftsmith.core.trace import TraceReader
-from draftsmith.datasets._reading import file_rows, list_files
+from draftsmith.core.vocabulary import check_same_tokens
+from draftsmith.datasets._reading import file_lines, file_rows
+from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.training.mesh import World
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.uint32]]
 _BLOCK = 1000  # sequences in which every domain has its exact share
 _DOCUMENTS = 256  # tokenised at once
+_SUFFIXES = (".jsonl", ".txt")
 
 
 class TextSource(StrictConfig):
@@ -31,36 +33,51 @@ class TextSource(StrictConfig):
     path: str
     weight: float = Field(1.0, gt=0)
 
+    def stamp(self) -> list[tuple[str, int, int]]:
+        """What says that the text is still the same: names, sizes and times of its files."""
+        path = Path(self.path)
+        files = [path / "record.json"] if _is_trace(path) else _files(path)
+        return [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in files]
 
-def tokenise(source: TextSource, tokenizer: Any, folder: Path) -> Path:
+
+def _is_trace(path: Path) -> bool:
+    return (path / "record.json").exists()
+
+
+def _files(path: Path) -> list[Path]:
+    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES)
+    if not files:
+        raise DataError(
+            f"{path} is no file and holds no {' or '.join(_SUFFIXES)} file",
+            "give `text` a file, a folder of them, or the folder of a trace",
+        )
+    return files
+
+
+def tokenise(source: TextSource, model: Checkpoint, folder: Path) -> Path:
     """The domain's tokens in one flat file, documents apart by the end token. What was tokenised before is not done again."""
-    if tokenizer.eos_token_id is None:
-        raise DataError("the tokenizer has no end token to put between documents", "set its eos_token")
-    name = digest([source.path, _stamp(Path(source.path)), digest(tokenizer.get_vocab())])[:16]
+    if model.tokenizer.eos_token_id is None:
+        raise DataError(f"{model.path} has no end token to put between documents", "set the eos_token of its tokenizer")
+    name = digest([source.path, source.stamp(), digest(model.tokenizer.get_vocab())])[:16]
     path = folder / f"{name}.tokens"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, lambda partial: _write(source, tokenizer, partial))
-        write_json(path.with_suffix(".json"), {"path": Path(source.path).name, "tokens": path.stat().st_size // 4})
+        write_atomic(path, lambda partial: _write(source, model, partial))
     return path
 
 
-def _stamp(path: Path) -> list[tuple[str, int, int]]:
-    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
-    return [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in files]
-
-
-def _write(source: TextSource, tokenizer: Any, path: Path) -> None:
-    end = np.array([tokenizer.eos_token_id], dtype=np.uint32)
+def _write(source: TextSource, model: Checkpoint, path: Path) -> None:
+    end = np.array([model.tokenizer.eos_token_id], dtype=np.uint32)
     with path.open("wb") as file:
-        for document in _documents(Path(source.path), tokenizer):
+        for document in _documents(Path(source.path), model):
             file.write(np.concatenate([document, end]).astype(np.uint32).tobytes())
 
 
-def _documents(path: Path, tokenizer: Any) -> Iterator[Tokens]:
-    if (path / "record.json").exists():
-        yield from _trace_documents(path)
+def _documents(path: Path, model: Checkpoint) -> Iterator[Tokens]:
+    if _is_trace(path):
+        yield from _trace_documents(path, model)
         return
+    tokenizer = model.tokenizer
     waiting: list[str] = []
     for text in _texts(path):
         waiting.append(text)
@@ -76,23 +93,25 @@ def _encode(tokenizer: Any, texts: list[str]) -> Iterator[Tokens]:
         yield np.array(ids, dtype=np.uint32)
 
 
-def _trace_documents(folder: Path) -> Iterator[Tokens]:
+def _trace_documents(folder: Path, model: Checkpoint) -> Iterator[Tokens]:
     trace = TraceReader(folder)
-    if trace.record.split == "test":
-        raise DataError(
-            f"{folder} holds prompts of the test split, by which drafts are judged in the end",
-            "train on a trace of the train split: `draftsmith record --split train`",
-        )
+    trace.refuse_test()
+    check_same_tokens(trace.vocabulary(), model.vocabulary)
     for row in trace.rows():
         yield np.concatenate([row.prompt_ids, row.output_ids[: row.num_output]]).astype(np.uint32)
 
 
 def _texts(path: Path) -> Iterator[str]:
-    for file in list_files("text", path, (".jsonl", ".txt"), "a folder of .jsonl or .txt files"):
+    for file in _files(path):
         if file.suffix == ".jsonl":
             yield from (row.text("text") for row in file_rows(file))
         else:
-            yield file.read_text()
+            yield "".join(line for _, line in file_lines(file))
+
+
+def text_identity(sources: Mapping[str, TextSource]) -> dict[str, Any]:
+    """What a run's outcome depends on: the text, not where it lies."""
+    return {name: [source.weight, source.stamp()] for name, source in sources.items()}
 
 
 @dataclass(frozen=True)
@@ -146,17 +165,19 @@ class PackedText:
         return np.random.default_rng([self._seed, 1 + which, round_]).permutation(count)
 
 
-def open_text(sources: Mapping[str, TextSource], model: Path, folder: Path, length: int, seed: int, ranks: World) -> PackedText:
+def open_text(
+    sources: Mapping[str, TextSource], model: Checkpoint, folder: Path, length: int, seed: int, ranks: World
+) -> PackedText:
     """Text in the tokens of a model. The first rank tokenises; the others wait and find it done."""
-    tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
     if ranks.rank == 0:
         for source in sources.values():
-            tokenise(source, tokenizer, folder)
+            tokenise(source, model, folder)
     ranks.wait()
-    domains = [
-        Domain(name, np.memmap(tokenise(source, tokenizer, folder), dtype=np.uint32, mode="r"), source.weight)
-        for name, source in sources.items()
-    ]
+    domains = []
+    for name, source in sources.items():
+        path = tokenise(source, model, folder)
+        tokens = np.memmap(path, dtype=np.uint32, mode="r") if path.stat().st_size else np.zeros(0, np.uint32)
+        domains.append(Domain(name, tokens, source.weight))
     return PackedText(domains, length, seed)
 
 

@@ -7,9 +7,11 @@ in Sheared-LLaMA (Xia et al. 2024). L layers, G kv heads, H heads, N neurons, D 
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from draftsmith.core.errors import PlanError
 from draftsmith.core.keep_plans import KeepPlan, KeptLayer
 from draftsmith.core.shapes import Shape
 from draftsmith.training.masks import Masks, most
@@ -46,6 +48,8 @@ class Gates:
             "neurons": ((source.layers, source.intermediate), wanted.intermediate),
         }
         self._targets = {name: count for name, (size, count) in axes.items() if count < size[-1]}
+        if not self._targets:
+            raise PlanError("the shape asked for is the source's own: there is nothing to mask", "ask for a smaller one")
         generator = torch.Generator().manual_seed(seed)
         self.log_alphas = {
             name: nn.Parameter(_OPEN + 0.01 * torch.randn(axes[name][0], generator=generator)) for name in self._targets
@@ -60,9 +64,10 @@ class Gates:
         """One draw of all gates."""
         return self._masks({name: gate(alpha, noise[name]) for name, alpha in self.log_alphas.items()})
 
-    def noise(self, seed: int) -> dict[str, Tensor]:
-        """The same on every rank."""
-        generator = torch.Generator().manual_seed(seed)
+    def noise(self, seed: int, step: int) -> dict[str, Tensor]:
+        """The same on every rank, and another for every seed and step."""
+        mixed = int(np.random.SeedSequence([seed, step]).generate_state(1)[0])  # torch would drop the upper half of a number
+        generator = torch.Generator().manual_seed(mixed)
         return {name: torch.rand(alpha.shape, generator=generator) for name, alpha in self.log_alphas.items()}
 
     def price(self, progress: float) -> Tensor:

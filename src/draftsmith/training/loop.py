@@ -6,6 +6,7 @@ does: which weights there are besides the model's, and what the loss of a batch 
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import ConfigError
@@ -31,7 +33,8 @@ STOPPED = 143  # exit code of a run that a SIGTERM ended; launchers know it
 
 
 class TrainSettings(StrictConfig):
-    """How long and how fast to train. Sizes are of a whole step, over all ranks; `micro_batch` is one rank's pass."""
+    """How long and how fast to train. Sizes are of a whole step, over all ranks; a rank passes `micro_batch` at most at a
+    time."""
 
     steps: int = Field(1000, ge=1)
     batch: int = Field(16, ge=1)
@@ -46,7 +49,11 @@ class TrainSettings(StrictConfig):
     save_activations: bool = True
     compile: bool = False
     save_every: int = Field(200, ge=1)
-    seed: int = 0
+    seed: int = Field(0, ge=0)
+
+    def identity(self) -> dict[str, Any]:
+        """What the outcome depends on; the rest says how fast it comes."""
+        return self.model_dump(mode="json", exclude={"micro_batch", "save_activations", "compile", "save_every"})
 
 
 class Task(Protocol):
@@ -68,18 +75,23 @@ class Task(Protocol):
         ...
 
     def after(self, step: int) -> dict[str, float]:
-        """The optimisers have stepped. What to write into the log."""
+        """The model's optimiser has stepped; the task's may. What to write into the log."""
         ...
 
 
 def next_token_loss(logits_BSV: Tensor, tokens_BS: Tensor, chunk: int = 1024) -> Tensor:
-    """The sum of the cross entropy over all tokens but the first of each row; float32, a few rows of logits at a time."""
+    """The sum of the cross entropy over all tokens but the first of each row, in float32. Probabilities are held for one chunk
+    of tokens at a time, and computed again for the gradient."""
     logits_NV, wanted_N = logits_BSV[:, :-1].flatten(0, 1), tokens_BS[:, 1:].flatten()
     parts = [
-        nn.functional.cross_entropy(logits.float(), wanted, reduction="sum")
+        checkpoint(_summed_loss, logits, wanted, use_reentrant=False)
         for logits, wanted in zip(logits_NV.split(chunk), wanted_N.split(chunk), strict=True)
     ]
     return torch.stack(parts).sum()
+
+
+def _summed_loss(logits_NV: Tensor, wanted_N: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits_NV.float(), wanted_N, reduction="sum")
 
 
 def learning_rate(settings: TrainSettings, step: int) -> float:
@@ -100,8 +112,8 @@ def train(
     note: Callable[[int, dict[str, float]], None] = lambda _step, _values: None,
 ) -> bool:
     """Train until the last step, from the newest checkpoint in `folder` if there is one. False if a signal ended it before."""
-    share, passes = _shares(settings, world)
-    model = torch.compile(source.model) if settings.compile else source.model
+    share, size = shares(settings, world.size)
+    passes = share // size
     named = dict(source.model.named_parameters())
     optimizer = torch.optim.AdamW(
         named.values(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
@@ -128,11 +140,12 @@ def train(
                 task.begin(step)
             total = torch.zeros((), device=world.device)
             for index in range(passes):
-                source.model.set_requires_gradient_sync(index == passes - 1)
-                tokens_BS = _tokens(text, settings, step * settings.batch + world.rank * share + index * settings.micro_batch)
+                # Gradients are spread over the ranks after every pass: to keep them whole until the last would cost each rank
+                # as much memory as the whole model.
+                tokens_BS = _tokens(text, step * settings.batch + world.rank * share + index * size, size)
                 if task is not None:
                     task.prepare()
-                logits_BSV = model(input_ids=tokens_BS.to(world.device), use_cache=False).logits
+                logits_BSV = source.model(input_ids=tokens_BS.to(world.device), use_cache=False).logits
                 # FSDP takes the mean over ranks: together the ranks' losses are the mean over the tokens of the step.
                 lm_loss = next_token_loss(logits_BSV, tokens_BS.to(world.device)) * world.size / _predicted(settings)
                 (lm_loss if task is None else task.loss(lm_loss)).backward()
@@ -156,15 +169,14 @@ def train(
     return True
 
 
-def _shares(settings: TrainSettings, world: World) -> tuple[int, int]:
-    """Sequences of one rank, and the passes it takes for them."""
-    share, rest = divmod(settings.batch, world.size)
-    if rest or share % settings.micro_batch:
+def shares(settings: TrainSettings, ranks: int) -> tuple[int, int]:
+    """Sequences of one rank in a step, and in each of its passes."""
+    share, rest = divmod(settings.batch, ranks)
+    if rest or not share:
         raise ConfigError(
-            f"a batch of {settings.batch} cannot be split over {world.size} ranks in passes of {settings.micro_batch}",
-            "make the batch a multiple of ranks x micro_batch",
+            f"a batch of {settings.batch} cannot be split over {ranks} ranks", "make it a multiple of the number of ranks"
         )
-    return share, share // settings.micro_batch
+    return share, max(size for size in range(1, min(share, settings.micro_batch) + 1) if share % size == 0)
 
 
 def _predicted(settings: TrainSettings) -> int:
@@ -172,27 +184,26 @@ def _predicted(settings: TrainSettings) -> int:
     return settings.batch * (settings.length - 1)
 
 
-def _tokens(text: PackedText, settings: TrainSettings, first: int) -> Tensor:
-    rows = [text.sequence(first + i) for i in range(settings.micro_batch)]
+def _tokens(text: PackedText, first: int, count: int) -> Tensor:
+    rows = [text.sequence(first + i) for i in range(count)]
     return torch.from_numpy(np.stack(rows).astype(np.int64))
 
 
 @contextmanager
 def _told_to_stop(world: World) -> Iterator[Callable[[], bool]]:
     """Whether any rank was told to end (SIGTERM). All of them learn of it at the same step."""
-    told = torch.zeros((), device=world.device)
+    told = threading.Event()
 
-    def note(*_: object) -> None:
-        told.fill_(1.0)
+    def stopped() -> bool:
+        heard = torch.tensor(float(told.is_set()), device=world.device)
+        dist.all_reduce(heard, op=dist.ReduceOp.MAX)
+        return bool(heard)
 
-    before = signal.signal(signal.SIGTERM, note)
+    if threading.current_thread() is not threading.main_thread():  # only the main thread hears signals
+        yield stopped
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
     try:
-
-        def stopped() -> bool:
-            heard = told.clone()
-            dist.all_reduce(heard, op=dist.ReduceOp.MAX)
-            return bool(heard)
-
         yield stopped
     finally:
         signal.signal(signal.SIGTERM, before)

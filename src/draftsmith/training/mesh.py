@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,18 +14,21 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from draftsmith.core.families import family_of
+from draftsmith.core.errors import ModelError
+from draftsmith.core.families import cut_config, family_of
 from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json
 from draftsmith.training.sources import Source
-from draftsmith.training.surgery import cut_config
 
 Precision = Literal["float32", "bfloat16"]
+_PATIENCE = timedelta(hours=6)  # while the first rank tokenises or writes, the others wait
+_joined = count()
 
 
 @dataclass(frozen=True)
@@ -50,33 +55,40 @@ def world() -> Iterator[World]:
     if accelerator is not None:
         torch.accelerator.set_device_index(device.index)
     backend = "gloo" if accelerator is None else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+    store, rank, size = dist.HashStore(), 0, 1
     if "RANK" in os.environ:
-        dist.init_process_group(backend)
-    else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store, rank, size = next(dist.rendezvous("env://"))
+        store = dist.PrefixStore(f"draftsmith-{next(_joined)}", store)  # ranks may join again, and must not meet old keys
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
     try:
         yield World(dist.get_rank(), dist.get_world_size(), device, init_device_mesh(device.type, (dist.get_world_size(),)))
     finally:
         dist.destroy_process_group()
 
 
-def load_sharded(path: Path, world: World, precision: Precision, save_activations: bool = True) -> Source:
+def load_sharded(
+    path: Path, world: World, precision: Precision, save_activations: bool = True, compile_layers: bool = False
+) -> Source:
     """A source in float32, each rank holding its part and reading no more than that from disk. Arithmetic is in `precision`;
     without saved activations, those of a layer are computed again when they are needed."""
     source = empty_source(path, torch.device("meta"))
-    spread(source, world.mesh, precision, save_activations)
+    spread(source, world.mesh, precision, save_activations, compile_layers)
     source.model.to_empty(device=world.device)
     _load_weights(source.model, path)
     _load_buffers(source.model, path, world.device)
     return source
 
 
-def spread(source: Source, mesh: DeviceMesh, precision: Precision, save_activations: bool) -> None:
+def spread(
+    source: Source, mesh: DeviceMesh, precision: Precision, save_activations: bool, compile_layers: bool = False
+) -> None:
     """Shard every layer, and the rest, over the ranks."""
     policy = MixedPrecisionPolicy(param_dtype=getattr(torch, precision), reduce_dtype=torch.float32)
     if not save_activations:
         source.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in source.layers:
+        if compile_layers:
+            layer.compile()
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(source.model, mesh=mesh, mp_policy=policy)
 
@@ -87,7 +99,7 @@ def empty_source(path: Path, device: torch.device, cut_to: Shape | None = None) 
     config = read_json(path / "config.json")
     family = family_of(config, str(path))
     if cut_to is not None:
-        config = cut_config(config, cut_to, range(cut_to.layers), family.layout(config))
+        config = cut_config(config, cut_to, range(cut_to.layers), family)
     with device:
         model = AutoModelForCausalLM.from_config(_still(AutoConfig.for_model(**config)), dtype=torch.float32)
     return Source(model.train(), family.layout(config), shape_of(config, f"{path}/config.json"))
@@ -103,13 +115,16 @@ def _still(config: Any) -> Any:
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
-    dcp.load(dict(model.named_parameters()), storage_reader=HuggingFaceStorageReader(str(path)))
+    try:
+        dcp.load(dict(model.named_parameters()), storage_reader=HuggingFaceStorageReader(str(path)))
+    except CheckpointException as error:
+        raise ModelError(f"the weights of {path} cannot be loaded: {error}", "check that all of them are there") from None
 
 
 def _load_buffers(model: nn.Module, path: Path, device: torch.device) -> None:
     """What is computed and not saved, such as the frequencies of rotary positions: from the smallest model of the kind."""
     config = AutoConfig.from_pretrained(path)
-    config.num_hidden_layers, config.vocab_size = 1, 8
+    config.num_hidden_layers, config.vocab_size, config.pad_token_id = 1, 8, None
     small = dict(AutoModelForCausalLM.from_config(config).named_buffers())
     for name, buffer in model.named_buffers():
         buffer.copy_(small[name].to(device))

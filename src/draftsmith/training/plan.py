@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from draftsmith.core.pruning import TrainingCost
 from draftsmith.core.shapes import Shape
 from draftsmith.training.hard_concrete import Gates
-from draftsmith.training.loop import TrainSettings, next_token_loss
+from draftsmith.training.loop import TrainSettings, next_token_loss, shares
 from draftsmith.training.masks import MaskHooks
 from draftsmith.training.mesh import empty_source, spread
 from draftsmith.training.sources import Source
@@ -43,7 +43,7 @@ def training_cost(
     """Of training the source with masks on the way to a shape, or of what is left of it once it is cut to one."""
     with _fake_ranks(ranks) as mesh, FakeTensorMode():
         empty = empty_source(source, torch.device("cpu"), cut_to)
-        memory = _peak(empty, mesh, settings, masked_to)
+        memory = _peak(empty, mesh, settings, ranks, masked_to)
     shape = empty.shape
     return TrainingCost(
         memory_bytes=memory,
@@ -53,19 +53,21 @@ def training_cost(
     )
 
 
-def _peak(source: Source, mesh: DeviceMesh, settings: TrainSettings, masked_to: Shape | None) -> dict[str, int]:
+def _peak(source: Source, mesh: DeviceMesh, settings: TrainSettings, ranks: int, masked_to: Shape | None) -> dict[str, int]:
     """Bytes that one rank holds at the peak of a step, by kind."""
+    share, size = shares(settings, ranks)
     spread(source, mesh, settings.precision, settings.save_activations)
     draw = _attach_masks(source, masked_to)
     optimizer = torch.optim.AdamW(source.model.parameters(), lr=1e-4)
-    tokens_BS = torch.zeros(settings.micro_batch, settings.length, dtype=torch.long)
+    tokens_BS = torch.zeros(size, settings.length, dtype=torch.long)
     tracker = FSDPMemTracker(source.model, optimizer)
     with tracker:
         for _ in range(2):  # the first has no optimiser state yet
-            tracker.reset_mod_stats()
-            draw()
-            logits_BSV = source.model(input_ids=tokens_BS, use_cache=False).logits
-            next_token_loss(logits_BSV, tokens_BS).backward()
+            for _ in range(min(2, share // size)):  # the second pass of a step has gradients to add to
+                tracker.reset_mod_stats()
+                draw()
+                logits_BSV = source.model(input_ids=tokens_BS, use_cache=False).logits
+                next_token_loss(logits_BSV, tokens_BS).backward()
             optimizer.step()
             optimizer.zero_grad()
     found: dict[str, int] = {}
@@ -81,10 +83,10 @@ def _attach_masks(source: Source, wanted: Shape | None) -> Callable[[], None]:
     if wanted is None:
         return lambda: None
     gates = Gates(source.shape, wanted, 0)
-    hooks = MaskHooks(source.model, source.layout, source.shape, gates.masks(gates.noise(0)))
+    hooks = MaskHooks(source.model, source.layout, source.shape, gates.masks(gates.noise(0, 0)))
 
     def draw() -> None:
-        hooks.masks = gates.masks(gates.noise(0))
+        hooks.masks = gates.masks(gates.noise(0, 0))
 
     return draw
 

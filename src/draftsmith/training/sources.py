@@ -1,7 +1,6 @@
 """A source in memory: the model, and where its parts are."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,10 +10,10 @@ from transformers import AutoModelForCausalLM
 
 from draftsmith.core.errors import ModelError
 from draftsmith.core.families import Layout, family_of
-from draftsmith.core.protocols import EngineConfig
+from draftsmith.core.pruning import PruneJob
 from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json
-from draftsmith.core.vocabulary import Vocabulary, check_same_tokens
+from draftsmith.core.vocabulary import check_same_tokens
 from draftsmith.engines._checkpoint import Checkpoint
 
 
@@ -26,6 +25,14 @@ class Source:
     layout: Layout
     shape: Shape
 
+    def __post_init__(self) -> None:
+        types = getattr(self._config, "layer_types", None)
+        self._types = {id(layer): kind for layer, kind in zip(self.layers, types or (), strict=False)}
+
+    @property
+    def _config(self) -> Any:
+        return self.model.config.get_text_config()
+
     @property
     def layers(self) -> nn.ModuleList:
         return self._parent.get_submodule(self._name)
@@ -33,7 +40,10 @@ class Source:
     @layers.setter
     def layers(self, layers: nn.ModuleList) -> None:
         setattr(self._parent, self._name, layers)
-        self.model.config.get_text_config().num_hidden_layers = len(layers)
+        self._config.num_hidden_layers = len(layers)
+        if self._types:  # models take a layer's mask by its place in this list
+            known = next(iter(self._types.values()))
+            self._config.layer_types = [self._types.get(id(layer), known) for layer in layers]
 
     @property
     def _parent(self) -> nn.Module:
@@ -49,9 +59,22 @@ class Source:
         return [self.model.get_submodule(name.format(layer=index)) for index in range(self.shape.layers)]
 
 
-def load_source(path: Path, engine: EngineConfig, vocabulary: Vocabulary) -> Source:
-    """The whole source on one device, as transformers loads it, if it means the target's strings by its tokens."""
-    check_same_tokens(vocabulary, Checkpoint(path, engine.trust_remote_code).vocabulary)
+def checked(job: PruneJob, longest: int) -> Checkpoint:
+    """The source, read but not loaded: does it mean the target's strings, and has it that many positions?"""
+    found = Checkpoint(job.source, job.engine.trust_remote_code)
+    check_same_tokens(job.vocabulary, found.vocabulary)
+    if longest > found.max_positions:
+        raise ModelError(
+            f"{job.source.name} has {found.max_positions} positions, and {longest} are asked for",
+            "train on shorter sequences, or record shorter prompts and outputs",
+        )
+    return found
+
+
+def load_source(job: PruneJob) -> Source:
+    """The whole source on one device, as transformers loads it."""
+    path, engine = job.source, job.engine
+    checked(job, max(len(row.prompt_ids) + len(row.output_ids) for row in job.rows))
     config = read_json(path / "config.json")
     family, shape = family_of(config, str(path)), shape_of(config, f"{path}/config.json")
     if engine.threads:

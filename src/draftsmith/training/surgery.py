@@ -2,25 +2,29 @@
 
 Reads sharded safetensors one weight at a time and writes shards of its own, so that neither model is ever whole in memory."""
 
-import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from draftsmith.core.errors import ModelError
-from draftsmith.core.families import Axis, Layout, check_shape, family_of
+from draftsmith.core.checkpoints import weight_files
+from draftsmith.core.families import Axis, Layout, check_shape, cut_config, family_of, is_computed, split_name
 from draftsmith.core.keep_plans import KeepPlan, KeptLayer
 from draftsmith.core.pruning import PruneJob
 from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json, write_json
 
 _SHARD_BYTES = 2 << 30
+# What goes with the weights. Weights in other formats are of the source, and would be wrong beside a cut.
+_COMPANIONS = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.tiktoken", "spiece.model",
+    "generation_config.json", "*.jinja", "*.py", "LICENSE*", "NOTICE*", "USE_POLICY*",
+)  # fmt: skip
 
 
 def cut_source(job: PruneJob, plan: KeepPlan, folder: Path) -> None:
@@ -39,45 +43,26 @@ def cut(
     source's own, if given. A cut that was interrupted leaves no folder behind."""
     config = read_json(source / "config.json")
     family, shape = family_of(config, str(source)), shape_of(config, f"{source}/config.json")
-    layout = family.layout(config)
     plan.check(shape)
     smaller = plan.shape(shape)
     check_shape(family, shape, smaller)
+    new_config = cut_config(config, smaller, [layer.index for layer in plan.layers], family)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_weights(_cut_weights(weights or _saved_weights(source), plan, shape, layout), partial, shard_bytes)
+    given = _saved_weights(source) if weights is None else weights
+    _write_weights(_cut_weights(given, plan, shape, family.layout(config)), partial, shard_bytes)
     for file in source.iterdir():
-        if file.is_file() and file.name != "config.json" and not _is_weights(file.name):
+        if file.is_file() and any(fnmatch(file.name, pattern) for pattern in _COMPANIONS):
             shutil.copyfile(file, partial / file.name)
-    write_json(partial / "config.json", cut_config(config, smaller, (layer.index for layer in plan.layers), layout))
+    write_json(partial / "config.json", new_config)
     partial.rename(folder)
     return folder
 
 
-def cut_config(config: Mapping[str, Any], smaller: Shape, kept: Iterable[int], layout: Layout) -> dict[str, Any]:
-    """The source's config with the numbers of a smaller shape, and lists of layers cut like the layers."""
-    found = {**config, **{key: getattr(smaller, name) for key, name in layout.config_sizes.items()}}
-    if isinstance(found.get("layer_types"), list):
-        found["layer_types"] = [config["layer_types"][index] for index in kept]
-    elif config.get("use_sliding_window"):
-        raise ModelError(
-            "some layers of this model have a sliding window, and its config does not say which",
-            "add `layer_types` to its config.json, one for each layer",
-        )
-    return found
-
-
-def _is_weights(name: str) -> bool:
-    return name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf"))
-
-
 def _saved_weights(source: Path) -> Iterator[tuple[str, Tensor]]:
     """One at a time, from all files of a checkpoint."""
-    files = sorted(source.glob("*.safetensors"))
-    if not files:
-        raise ModelError(f"{source} holds no safetensors weights", "save it with `save_pretrained`")
-    for file in files:
+    for file in weight_files(source):
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118 (not a mapping)
                 yield name, weights.get_tensor(name)
@@ -89,23 +74,14 @@ def _cut_weights(
     """Every weight that stays, under its new name and cut to size."""
     kept = {layer.index: (new, layer) for new, layer in enumerate(plan.layers)}
     for name, tensor in weights:
+        if is_computed(name):
+            continue
         pattern, index = split_name(name, layout)
         if index is None:
             yield name, _cut_one(tensor, layout.weights[pattern], plan, plan.layers[0], shape)
         elif index in kept:
             new, layer = kept[index]
             yield pattern.format(layer=new), _cut_one(tensor, layout.weights[pattern], plan, layer, shape)
-
-
-def split_name(name: str, layout: Layout) -> tuple[str, int | None]:
-    """A weight's name as the layout has it, and the number of its layer if it is in one."""
-    found = re.match(re.escape(layout.layer).replace(r"\{layer\}", r"(\d+)") + r"\.", name)
-    pattern = name if found is None else f"{layout.layer}.{name[found.end() :]}"
-    if pattern not in layout.weights:
-        raise ModelError(
-            f"the weight {name} is none that its family knows", "it may be an adapter or another kind of model: merge it first"
-        )
-    return pattern, None if found is None else int(found[1])
 
 
 def _cut_one(tensor: Tensor, axes: tuple[Axis, ...], plan: KeepPlan, layer: KeptLayer, shape: Shape) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from draftsmith.core import registry
-from draftsmith.core.errors import ConfigError
+from draftsmith.core.errors import ModelError
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import read_json
@@ -84,12 +84,12 @@ def test_layers_that_do_nothing_go(tmp_path: Path) -> None:
     assert [layer.index for layer in plan.layers] == [0, 2]
 
 
-def test_a_batch_that_cannot_be_split_is_refused(tmp_path: Path) -> None:
+def test_sequences_longer_than_the_model_are_refused(tmp_path: Path) -> None:
     source = planted(tmp_path / "source", "llama", nothing, layers=2)
     asked = job(source, tmp_path / "notes", layers=1)
     wrong = settings(tmp_path, 4)
-    wrong["train"]["micro_batch"] = 3
-    with pytest.raises(ConfigError, match="a batch of 4 cannot be split over 1 ranks in passes of 3"):
+    wrong["train"]["length"] = 256
+    with pytest.raises(ModelError, match="has 128 positions, and 256 are asked for"):
         registry.load("pruners", "l0").plan(asked, KeepPlan.everything(model_shape(source)), wrong)
 
 

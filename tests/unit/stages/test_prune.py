@@ -1,5 +1,9 @@
 """Pruning: the chain of pruners ends at the shape asked for, and what cannot be cut is refused before anything is loaded."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +13,13 @@ from typer.testing import CliRunner
 from draftsmith import api
 from draftsmith.cli import app
 from draftsmith.core.errors import ConfigError, DataError, PlanError
+from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import read_json
 from tests.tiny import tiny_llama
 
 pytest.importorskip("transformers")
+
+from safetensors.torch import load_file
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +58,7 @@ def test_layers_then_the_rest(source: Path, trace: Path, store: Path) -> None:
     assert made.pruners == ("depth", "width")
     assert {name: getattr(made.shape, name) for name in shape} == shape
     assert len(made.layers_kept) == 2
-    plan = read_json(kept.folder / "plan.json")
+    plan = read_json(kept.folder / "1-width" / "plan.json")
     assert [layer["index"] for layer in plan["layers"]] == list(made.layers_kept)
     card = api.evaluate(
         trace=trace, draft=kept.folder / "model", lookaheads=(3,), engine={"dtype": "float32", "threads": 1}, store=store
@@ -94,6 +101,8 @@ def test_a_search_that_was_interrupted_goes_on(source: Path, trace: Path, store:
         ({}, {}, ConfigError, "the shape asked for is the source's own"),
         ({"layers": 2, "hidden": 32}, {"pruners": [{"kind": "depth"}]}, ConfigError, "depth cannot cut hidden"),
         ({"layers": 2}, {"pruners": [{"kind": "depth", "settings": {"beam": 0}}]}, ConfigError, "beam"),
+        ({"layers": 2}, {"pruners": [{"kind": "depth"}, {"kind": "l0"}]}, ConfigError, "two of the pruners cut layers"),
+        ({"layers": 2}, {"pruners": [{"kind": "width"}, {"kind": "depth"}]}, ConfigError, "depth judges layers with all"),
     ],
 )
 def test_what_cannot_be_done_is_refused(
@@ -116,3 +125,29 @@ def test_the_verb_says_what_it_made_and_where(source: Path, trace: Path, store: 
     assert said[-3] == f"{source.name} cut by width: 4 layers, 4 heads (2 kv), 64 hidden, 64 neurons, 0.2M parameters"
     assert said[-2] == "layers kept: 0, 1, 2, 3"
     assert (Path(said[-1]) / "model.safetensors").exists()
+
+
+def test_several_ranks_prune_and_recover_as_one_does(source: Path, trace: Path, tmp_path: Path) -> None:
+    """l0 on all ranks, its weights on to recover, and the same call again on another number of them."""
+    words = " ".join(f"w{(7 * i) % 60}" for i in range(400))
+    (tmp_path / "text.jsonl").write_text("".join(f'{{"text": "{words}"}}\n' for _ in range(4)))
+    train = {"steps": 4, "batch": 4, "micro_batch": 2, "length": 16, "precision": "float32", "save_every": 2}
+    training = {"text": {"words": {"path": str(tmp_path / "text.jsonl")}}, "train": train}
+    settings = {
+        "source": str(source), "trace": str(trace), "shape": {"layers": 2, "intermediate": 64}, "engine": {"threads": 1},
+        "pruners": [{"kind": "l0", "settings": training}, {"kind": "recover", "settings": training}],
+    }  # fmt: skip
+    (tmp_path / "prune.yaml").write_text(json.dumps(settings))
+    words_ = ["-m", "draftsmith", "prune", "--config", str(tmp_path / "prune.yaml"), "--store", str(tmp_path / "store")]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *words_]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    (folder,) = (tmp_path / "store" / "checkpoints").iterdir()
+    assert read_json(folder / "record.json")["pruners"] == ["l0", "recover"]
+    trained, recovered = (load_file(folder / part / "model.safetensors") for part in ("0-l0/model", "model"))
+    assert trained.keys() == recovered.keys()
+    assert model_shape(folder / "model").intermediate == 64
+    before = load_file(folder / "1-recover" / "cut" / "model.safetensors")
+    assert all((before[name] == trained[name]).all() for name in trained)
+    again = subprocess.run([sys.executable, *words_], capture_output=True, text=True, timeout=240)
+    assert again.stdout.splitlines()[-1] == str(folder / "model")

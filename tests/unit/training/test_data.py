@@ -10,6 +10,7 @@ from draftsmith.core.errors import DataError
 
 pytest.importorskip("transformers")
 
+from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.training.data import Domain, PackedText, TextSource, tokenise
 
 
@@ -55,29 +56,46 @@ def test_a_domain_without_a_whole_sequence_is_refused() -> None:
 
 class TestTokenising:
     @pytest.fixture
-    def tokenizer(self, target: Path) -> object:
-        from transformers import AutoTokenizer
+    def model(self, target: Path) -> Checkpoint:
+        return Checkpoint(target, False)
 
-        return AutoTokenizer.from_pretrained(target)
+    def tokens(self, path: Path, model: Checkpoint, folder: Path) -> list[int]:
+        return np.fromfile(tokenise(TextSource(path=str(path)), model, folder), dtype=np.uint32).tolist()
 
-    def tokens(self, path: Path, tokenizer: object, folder: Path) -> list[int]:
-        return np.fromfile(tokenise(TextSource(path=str(path)), tokenizer, folder), dtype=np.uint32).tolist()
-
-    def test_documents_are_apart_by_the_end_token(self, tmp_path: Path, tokenizer: object) -> None:
+    def test_documents_are_apart_by_the_end_token(self, tmp_path: Path, model: Checkpoint) -> None:
         (tmp_path / "a.jsonl").write_text('{"text": "w1 w2"}\n{"text": "w3"}\n')
         (tmp_path / "b.txt").write_text("w4\nw5")
-        assert self.tokens(tmp_path, tokenizer, tmp_path / "kept") == [5, 6, 2, 7, 2, 8, 9, 2]
+        assert self.tokens(tmp_path, model, tmp_path / "kept") == [5, 6, 2, 7, 2, 8, 9, 2]
 
-    def test_what_was_tokenised_is_kept_until_the_text_changes(self, tmp_path: Path, tokenizer: object) -> None:
+    def test_what_was_tokenised_is_kept_until_the_text_changes(self, tmp_path: Path, model: Checkpoint) -> None:
         file = tmp_path / "a.jsonl"
         file.write_text('{"text": "w1"}\n')
         source = TextSource(path=str(file))
-        kept = tokenise(source, tokenizer, tmp_path / "kept")
-        assert tokenise(source, tokenizer, tmp_path / "kept") == kept
+        kept = tokenise(source, model, tmp_path / "kept")
+        assert tokenise(source, model, tmp_path / "kept") == kept
         file.write_text('{"text": "w1 w1"}\n')
-        assert tokenise(source, tokenizer, tmp_path / "kept") != kept
+        assert tokenise(source, model, tmp_path / "kept") != kept
 
-    def test_a_line_without_text_is_refused(self, tmp_path: Path, tokenizer: object) -> None:
+    def test_a_line_without_text_is_refused(self, tmp_path: Path, model: Checkpoint) -> None:
         (tmp_path / "a.jsonl").write_text('{"words": "w1"}\n')
         with pytest.raises(DataError, match="text"):
-            self.tokens(tmp_path / "a.jsonl", tokenizer, tmp_path / "kept")
+            self.tokens(tmp_path / "a.jsonl", model, tmp_path / "kept")
+
+    def test_a_folder_without_text_is_refused(self, tmp_path: Path, model: Checkpoint) -> None:
+        with pytest.raises(DataError, match=r"holds no .jsonl or .txt file"):
+            self.tokens(tmp_path, model, tmp_path / "kept")
+
+    def test_a_trace_of_test_prompts_is_refused(self, tmp_path: Path, target: Path, model: Checkpoint) -> None:
+        from draftsmith import api
+
+        (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "w{i} w{i + 1}"}}\n' for i in range(58)))
+
+        def recorded(split: str) -> Path:
+            return api.record(
+                target=target, datasets=("jsonl",), data=tmp_path / "prompts.jsonl", split=split, num_prompts=2,
+                max_new_tokens=4, engine={"dtype": "float32", "threads": 1}, store=tmp_path / "store",
+            ).folder  # fmt: skip
+
+        assert len(self.tokens(recorded("train"), model, tmp_path / "kept")) >= 2 * 4
+        with pytest.raises(DataError, match="holds prompts of the test split"):
+            self.tokens(recorded("test"), model, tmp_path / "kept")

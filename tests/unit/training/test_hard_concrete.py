@@ -30,7 +30,7 @@ def test_the_chance_of_a_gate_to_be_open_is_how_often_it_is() -> None:
 def test_only_what_becomes_smaller_has_gates() -> None:
     assert list(gates(layers=2).log_alphas) == ["layers"]
     assert list(gates(heads=2, kv_heads=1, hidden=16, intermediate=8).log_alphas) == ["hidden", "kv_heads", "neurons"]
-    masks = gates(layers=2).masks(gates(layers=2).noise(1))
+    masks = gates(layers=2).masks(gates(layers=2).noise(0, 1))
     assert torch.equal(masks.hidden_D, torch.ones(32))
     assert masks.layers_L.shape == (4,)
 
@@ -77,7 +77,20 @@ def test_prices_lead_the_gates_to_the_shape() -> None:
 
 def test_a_masked_draw_lets_gradients_through() -> None:
     made = gates(hidden=16, heads=2, kv_heads=1)
-    masks = made.masks(made.noise(3))
+    masks = made.masks(made.noise(0, 3))
     (masks.hidden_D.sum() + masks.heads_LH.sum()).backward()
-    assert all(float(alpha.grad.abs().sum()) >= 0 for alpha in made.log_alphas.values())
-    assert torch.equal(made.masks(made.noise(3)).hidden_D, masks.hidden_D)
+    assert all(float(alpha.grad.abs().sum()) > 0 for alpha in made.log_alphas.values())
+    assert torch.equal(made.masks(made.noise(0, 3)).hidden_D, masks.hidden_D)
+
+
+def test_every_seed_and_every_step_has_draws_of_its_own() -> None:
+    made = gates(hidden=16)
+    draws = [made.noise(seed, step)["hidden"] for seed in (0, 1) for step in (0, 1)]
+    assert len({tuple(one.tolist()) for one in draws}) == 4
+
+
+def test_nothing_to_mask_is_refused() -> None:
+    from draftsmith.core.errors import PlanError
+
+    with pytest.raises(PlanError, match="there is nothing to mask"):
+        gates()

@@ -87,3 +87,18 @@ def test_a_signal_saves_where_the_run_is(source: Path, two: Path, tmp_path: Path
     run(source, tmp_path, 2)
     assert len((tmp_path / "losses.jsonl").read_text().splitlines()) == STEPS
     assert all(torch.equal(weights(tmp_path)[name], weight) for name, weight in weights(two).items())
+
+
+@pytest.mark.parametrize(("batch", "ranks", "micro", "expected"), [(16, 1, 4, (16, 4)), (16, 8, 4, (2, 2)), (12, 2, 4, (6, 3))])
+def test_a_rank_passes_what_divides_its_share(batch: int, ranks: int, micro: int, expected: tuple[int, int]) -> None:
+    from draftsmith.training.loop import TrainSettings, shares
+
+    assert shares(TrainSettings(batch=batch, micro_batch=micro), ranks) == expected
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
+    from draftsmith.core.errors import ConfigError
+    from draftsmith.training.loop import TrainSettings, shares
+
+    with pytest.raises(ConfigError, match="a batch of 6 cannot be split over 4 ranks"):
+        shares(TrainSettings(batch=6), 4)
