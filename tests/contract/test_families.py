@@ -4,14 +4,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from benchmarks._plans import random_plan
 from draftsmith.core import registry
 from draftsmith.core.errors import ModelError, PlanError
 from draftsmith.core.families import family_of
-from draftsmith.core.keep_plans import KeepPlan, KeptLayer
-from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.keep_plans import KeepPlan
+from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import read_json
 
 torch = pytest.importorskip("torch")
@@ -26,27 +26,6 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
     _, model_type, tied = request.param
     return tiny_of(tmp_path_factory.mktemp(model_type), model_type, tied)
-
-
-def random_plan(shape: Shape, rule: str, seed: int) -> KeepPlan:
-    """Any legal plan: other heads, neurons and layers each time, and other numbers of them."""
-    rng = np.random.default_rng(seed)
-
-    def some(count: int, of: int) -> tuple[int, ...]:
-        return tuple(sorted(rng.choice(of, size=count, replace=False).tolist()))
-
-    group = shape.heads // shape.kv_heads
-    num_keys, per_key = int(rng.integers(1, shape.kv_heads + 1)), int(rng.integers(1, group + 1))
-    heads = num_keys * per_key
-    step = {"any": 1, "multiple of heads": heads, "heads x head size": heads * shape.head_size}[rule]
-    hidden = step if rule == "heads x head size" else step * int(rng.integers(1, shape.hidden // step + 1))
-    neurons = int(rng.integers(1, shape.intermediate + 1))
-    layers = []
-    for index in some(int(rng.integers(1, shape.layers + 1)), shape.layers):
-        keys = some(num_keys, shape.kv_heads)
-        queries = tuple(key * group + one for key in keys for one in some(per_key, group))
-        layers.append(KeptLayer(index=index, heads=queries, kv_heads=keys, neurons=some(neurons, shape.intermediate)))
-    return KeepPlan(hidden=some(hidden, shape.hidden), layers=tuple(layers))
 
 
 def load(folder: Path) -> Any:

@@ -18,12 +18,14 @@ class Counter:
         self.what, self.total, self.done, self._already = what, total, already, already
         self._started = self._spoke = time.monotonic()
 
-    def advance(self, amount: int = 1) -> None:
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        """`note` is said beside the count: a speed, a loss."""
         self.done += amount
         now = time.monotonic()
         if now - self._spoke >= _SECONDS_BETWEEN_LINES:
             self._spoke = now
-            log.info("%s: %d of %d, about %s left", self.what, self.done, self.total, _duration(self.seconds_left()))
+            said = f"{self.what}: {self.done} of {self.total}" + (f", {note}" if note else "")
+            log.info("%s, about %s left", said, _duration(self.seconds_left()))
 
     def seconds_left(self) -> float:
         fresh = self.done - self._already
@@ -37,9 +39,9 @@ class _Bar(Counter):
         self._bar = bar
         self._task = bar.add_task(what, total=total, completed=already)
 
-    def advance(self, amount: int = 1) -> None:
+    def advance(self, amount: int = 1, note: str = "") -> None:
         self.done += amount
-        self._bar.advance(self._task, amount)
+        self._bar.update(self._task, advance=amount, description=f"{self.what}, {note}" if note else self.what)
 
 
 @contextmanager

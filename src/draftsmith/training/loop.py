@@ -158,7 +158,7 @@ def train(
             values |= {"loss": float(total) / world.size, "gradient": float(getattr(norm, "full_tensor", lambda n=norm: n)())}
             values |= {"tokens_per_second": tokens_per_step / (time.monotonic() - began), "rate": learning_rate(settings, step)}
             note(step, values)
-            bar.advance()
+            bar.advance(note=f"loss {values['loss']:.3f}, {values['tokens_per_second']:,.0f} tokens/s")
             ended = stopped()
             if ended or (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
                 checkpoints.save(state(step + 1), step + 1, wait=ended)

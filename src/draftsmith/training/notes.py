@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from draftsmith.core.log import log
+from draftsmith.core.store import write_atomic
 from draftsmith.training.mesh import World
 
 
@@ -15,6 +16,7 @@ class TrainingNotes:
     def __init__(self, folder: Path, world: World) -> None:
         self._folder, self._writes = folder, world.rank == 0
         self._board: Any = None
+        self._last: int | None = None
 
     def __enter__(self) -> Self:
         if self._writes:
@@ -30,11 +32,21 @@ class TrainingNotes:
     def add(self, step: int, values: dict[str, float]) -> None:
         if not self._writes:
             return
+        if self._last is None:
+            self._forget_from(step)
+        self._last = step
         with (self._folder / "training.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
+
+    def _forget_from(self, step: int) -> None:
+        """A run that goes on from a checkpoint does some steps again: what was said of them before does not count."""
+        path = self._folder / "training.jsonl"
+        if path.exists():
+            lines = [line for line in path.read_text().splitlines() if json.loads(line)["step"] < step]
+            write_atomic(path, lambda partial: partial.write_text("".join(line + "\n" for line in lines)))
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._board is not None:

@@ -62,9 +62,8 @@ def test_any_number_of_ranks_has_the_same_losses(source: Path, two: Path, tmp_pa
     assert losses(two)[STEPS - 1] < losses(two)[0]
 
 
-@pytest.mark.parametrize("kill", ["0@4", "1@6"])
-def test_a_killed_run_ends_in_the_same_weights(source: Path, two: Path, tmp_path: Path, kill: str) -> None:
-    assert run(source, tmp_path, 2, kill) != 0
+def test_a_killed_run_ends_in_the_same_weights(source: Path, two: Path, tmp_path: Path) -> None:
+    assert run(source, tmp_path, 2, "1@6") != 0
     assert not (tmp_path / "weights.pt").exists()
     run(source, tmp_path, 2)
     ours, theirs = weights(tmp_path), weights(two)
@@ -72,10 +71,9 @@ def test_a_killed_run_ends_in_the_same_weights(source: Path, two: Path, tmp_path
     assert losses(tmp_path) == losses(two)
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_a_checkpoint_goes_on_with_another_number_of_ranks(source: Path, two: Path, tmp_path: Path, ranks: int) -> None:
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(source: Path, two: Path, tmp_path: Path) -> None:
     run(source, tmp_path, 2, "1@4")
-    run(source, tmp_path, ranks)
+    run(source, tmp_path, 4)
     assert losses(tmp_path) == pytest.approx(losses(two), rel=1e-4)
     for name, weight in weights(tmp_path).items():
         torch.testing.assert_close(weight, weights(two)[name], rtol=1e-3, atol=1e-4)
