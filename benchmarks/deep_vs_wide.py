@@ -1,0 +1,175 @@
+"""Shallow and wide against deep and thin, at equal parameters, cut from real models and trained alike: the paper's Table 2."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks._evidence import Lab, Result, run
+from draftsmith import api
+
+LOOKAHEADS = (1, 2, 3, 5, 8)
+TEST = ("hellaswag", "mmlu", "chat")
+RATES = (1e-4, 3e-4, 1e-3)  # tried for every draft, on a tenth of the tokens
+_LENGTH, _BATCH = 256, 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """A target, two shapes of equal size to cut it to, and how."""
+
+    target: Path
+    shapes: dict[str, dict[str, int]]
+    learned: bool  # by l0, before the training of what is left; else by depth and width
+    steps: int  # of the training of what is left
+
+
+def measure(lab: Lab) -> Result:
+    """Tokens per step, draft latency and predicted throughput of every draft, side by side."""
+    drafts = [_draft(lab, case, name) for case in _cases(lab) for name in case.shapes]
+    verdicts = {target: _compare([one for one in drafts if one["target"] == target]) for target in _targets(drafts)}
+    gain = min(one["throughput"] for one in verdicts.values())
+    apart = max(abs(one["parameters"] - 1) for one in verdicts.values())
+    return Result(
+        claim="At equal parameters a shallow, wide draft is faster than a deep, thin one",
+        value="; ".join(f"{target}: {one['throughput']:.2f} x" for target, one in verdicts.items()),
+        unit="predicted throughput of the wide draft against the deep one, each at its best lookahead, batch 1",
+        goal="above 1 (the paper: latency counts, not accuracy); parameters within 3%",
+        holds=gain > 1 and apart <= 0.03,
+        spread="standard errors of tokens per step and of step times are in the details",
+        workload="SmolLM2-135M-Instruct by l0 and recovery, TinyLlama-1.1B by depth, width and recovery; RedPajama sample and "
+        "recorded output of the train split; HellaSwag, MMLU and chat of the test split, greedy, transformers, bf16",
+        details={"drafts": drafts, "wide against deep": verdicts},
+    )
+
+
+def _cases(lab: Lab) -> Iterator[Case]:
+    smol = {
+        "wide": {"layers": 5},
+        "deep": {"layers": 15, "hidden": 384, "heads": 6, "kv_heads": 2, "intermediate": 1229},
+    }
+    yield Case(lab.smollm2, smol, learned=True, steps=20 if lab.quick else 260)
+    if not lab.quick:
+        tiny = {
+            "wide": {"layers": 2},
+            "deep": {"layers": 12, "hidden": 1024, "heads": 16, "kv_heads": 2, "intermediate": 3399},
+        }
+        yield Case(lab.tinyllama, tiny, learned=False, steps=260)
+
+
+def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
+    train = _recorded(lab, case.target, "train", ("hellaswag", "chat", "gsm8k"), 200)
+    text = {**_web(lab), "answers": {"path": str(train), "weight": 1.0}}
+    learning = _train(8 if lab.quick else 120, 1e-4)
+    by = [{"kind": "depth"}, *([{"kind": "width"}] if name == "deep" else [])]
+    if case.learned:
+        by = [{"kind": "l0", "settings": {"text": text, "train": learning, "mask_rate": 0.2, "price_rate": 0.2}}]
+    common = {"trace": train, "engine": {"dtype": "bfloat16", "threads": 2}, "store": lab.store}
+    cut = api.prune(source=case.target, shape=case.shapes[name], pruners=by, **common)
+
+    def recovered(steps: int, rate: float) -> Any:
+        recover = {"kind": "recover", "settings": {"text": text, "train": _train(steps, rate)}}
+        return api.prune(source=cut.folder / "model", shape={}, pruners=[recover], **common)
+
+    tried = {rate: _last_loss(recovered(max(2, case.steps // 10), rate).folder) for rate in RATES}
+    rate = min(tried, key=lambda one: tried[one])
+    kept = recovered(case.steps, rate)
+    model = kept.folder / "model"
+    test = _recorded(lab, case.target, "test", TEST, 64)
+    card = api.evaluate(trace=test, draft=model, lookaheads=LOOKAHEADS, engine=_engine("bfloat16"), store=lab.store)
+    profile = api.profile(
+        target=case.target,
+        draft=model,
+        lookaheads=LOOKAHEADS,
+        batches=(1,),
+        contexts=(256,),
+        timing={"steps": 6, "min_rounds": 2, "max_rounds": 2}
+        if lab.quick
+        else {"steps": 16, "min_rounds": 5, "max_rounds": 12},
+        engine=_engine("bfloat16"),
+        store=lab.store,
+    )
+    best = api.predict(profile=profile.folder, scorecard=card.folder, store=lab.store).record.verdict.best
+    row = {
+        "target": case.target.name,
+        "draft": name,
+        "shape": kept.record.shape.model_dump(),
+        "parameters": kept.record.parameters,
+        "layers_kept": list(cut.record.layers_kept),
+        "tokens_trained": _BATCH * _LENGTH * (case.steps + (learning["steps"] if case.learned else 0)),
+        "rates_tried": {str(one): loss for one, loss in tried.items()},
+        "rate": rate,
+        "loss": _last_loss(kept.folder),
+        "tokens_per_step": {str(point.lookahead): point.tokens_per_step for point in card.record.overall.points},
+        "tokens_per_step_error": {str(point.lookahead): point.tokens_per_step_error for point in card.record.overall.points},
+        "by_dataset": {one: curve.at(3).tokens_per_step for one, curve in card.record.by_dataset.items()},
+        "draft_ms_per_token": best.draft_ms / best.lookahead,
+        "best_lookahead": best.lookahead,
+        "tokens_per_second": best.tokens_per_second,
+        "speedup": best.speedup,
+        "speedup_error": best.error,
+    }
+    print(row, flush=True)
+    return row
+
+
+def _train(steps: int, rate: float) -> dict[str, Any]:
+    return {
+        "steps": steps, "batch": _BATCH, "micro_batch": 4, "length": _LENGTH, "learning_rate": rate,
+        "warmup_steps": max(1, steps // 20), "save_every": 20,
+    }  # fmt: skip
+
+
+def _web(lab: Lab) -> dict[str, Any]:
+    """The corpus of Sheared-LLaMA in little, with its weights."""
+    shares = {"c4-rp": 0.492, "github": 0.022, "book": 0.091, "stackexchange": 0.021, "wiki": 0.031, "arxiv": 0.01, "cc": 0.333}
+    found = {}
+    for name, share in shares.items():
+        files = sorted((lab.data / "redpajama_sample").glob(f"sample_{name}[0-9]*.jsonl"))
+        found |= {file.stem: {"path": str(file), "weight": share / len(files)} for file in files}
+    return found
+
+
+def _recorded(lab: Lab, target: Path, split: str, datasets: tuple[str, ...], num_prompts: int) -> Path:
+    return api.record(
+        target=target,
+        datasets=datasets,
+        data=lab.data,
+        split=split,
+        num_prompts=4 if lab.quick else num_prompts,
+        max_prompt_tokens=256 if lab.quick else 1024,
+        max_new_tokens=16 if lab.quick else 128,
+        engine=_engine("bfloat16"),
+        store=lab.store,
+    ).folder
+
+
+def _engine(dtype: str) -> dict[str, Any]:
+    return {"kind": "transformers", "dtype": dtype, "threads": 2, "batch_size": 32}
+
+
+def _last_loss(folder: Path) -> float:
+    """Of what is left, over the last tenth of its steps."""
+    (notes,) = folder.glob("*-recover/training.jsonl")
+    losses = [json.loads(line)["loss"] for line in notes.read_text().splitlines()]
+    last = losses[-max(1, len(losses) // 10) :]
+    return float(sum(last) / len(last))
+
+
+def _targets(drafts: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(one["target"] for one in drafts))
+
+
+def _compare(drafts: list[dict[str, Any]]) -> dict[str, float]:
+    wide, deep = (next(one for one in drafts if one["draft"] == name) for name in ("wide", "deep"))
+    return {
+        "throughput": wide["tokens_per_second"] / deep["tokens_per_second"],
+        "draft latency": wide["draft_ms_per_token"] / deep["draft_ms_per_token"],
+        "tokens per step at lookahead 3": wide["tokens_per_step"]["3"] / deep["tokens_per_step"]["3"],
+        "parameters": wide["parameters"] / deep["parameters"],
+    }
+
+
+if __name__ == "__main__":
+    run("deep_vs_wide", measure)
