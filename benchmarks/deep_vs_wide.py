@@ -62,10 +62,10 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     train = _recorded(lab, case.target, "train", ("hellaswag", "chat", "gsm8k"), 200)
     text = {**_web(lab), "answers": {"path": str(train), "weight": 1.0}}
     learning = _train(8 if lab.quick else 120, 1e-4)
-    by = [{"kind": "depth"}, *([{"kind": "width"}] if name == "deep" else [])]
+    by: list[dict[str, Any]] = [{"kind": "depth"}, *([{"kind": "width"}] if name == "deep" else [])]
     if case.learned:
         by = [{"kind": "l0", "settings": {"text": text, "train": learning, "mask_rate": 0.2, "price_rate": 0.2}}]
-    common = {"trace": train, "engine": {"dtype": "bfloat16", "threads": 2}, "store": lab.store}
+    common: dict[str, Any] = {"trace": train, "engine": {"dtype": "bfloat16", "threads": 2}, "store": lab.store}
     cut = api.prune(source=case.target, shape=case.shapes[name], pruners=by, **common)
 
     def recovered(steps: int, rate: float) -> Any:
@@ -124,7 +124,7 @@ def _train(steps: int, rate: float) -> dict[str, Any]:
 def _web(lab: Lab) -> dict[str, Any]:
     """The corpus of Sheared-LLaMA in little, with its weights."""
     shares = {"c4-rp": 0.492, "github": 0.022, "book": 0.091, "stackexchange": 0.021, "wiki": 0.031, "arxiv": 0.01, "cc": 0.333}
-    found = {}
+    found: dict[str, Any] = {}
     for name, share in shares.items():
         files = sorted((lab.data / "redpajama_sample").glob(f"sample_{name}[0-9]*.jsonl"))
         found |= {file.stem: {"path": str(file), "weight": share / len(files)} for file in files}

@@ -69,6 +69,25 @@ def test_the_cut_model_is_the_masked_one_as_it_was_trained(tmp_path: Path) -> No
     assert [one["step"] for one in steps] == list(range(12))
 
 
+@pytest.mark.parametrize("model_type", ["llama", "opt", "qwen3"])
+def test_bfloat16_and_activations_computed_again(tmp_path: Path, model_type: str) -> None:
+    """The same losses as with saved activations, up to rounding; and the masks have learned something."""
+    source = planted(tmp_path / "source", model_type, nothing, layers=2)
+    whole = KeepPlan.everything(model_shape(source))
+    found = {}
+    for name, more in (("plain", {}), ("again", {"save_activations": False}), ("half", {"precision": "bfloat16"})):
+        asked = job(source, tmp_path / name, layers=1, intermediate=40)
+        chosen = settings(tmp_path, 6)
+        chosen["train"] |= more
+        registry.load("pruners", "l0").plan(asked, whole, chosen)
+        lines = (tmp_path / name / "training.jsonl").read_text().splitlines()
+        found[name] = [json.loads(line) for line in lines]
+    losses = {name: [step["loss"] for step in steps] for name, steps in found.items()}
+    assert losses["again"] == pytest.approx(losses["plain"], rel=1e-4)
+    assert losses["half"] == pytest.approx(losses["plain"], rel=0.05)
+    assert found["half"][0]["off_shape"] > found["half"][3]["off_shape"]
+
+
 def test_layers_that_do_nothing_go(tmp_path: Path) -> None:
     _, attention_out, mlp_out = names("llama")
 
