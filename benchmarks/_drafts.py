@@ -14,9 +14,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._evidence import Lab
 from draftsmith import api
+from draftsmith.core.keep_plans import KeepPlan
+from draftsmith.core.shapes import model_shape
+from draftsmith.core.store import read_json
 from draftsmith.core.trace import TraceReader, TraceRow
+from draftsmith.training.surgery import cut
 
 _SEED = 1234
+_SHALLOWEST = 5  # layers, that the search for cuts goes down to
 _TUNE_SETTINGS: dict[str, Any] = {
     "split": "probe",
     "num_prompts": 8,
@@ -81,14 +86,37 @@ def layer_cut(lab: Lab) -> Path:
     return _built(lab, "smollm2", folder, build)
 
 
+def depth_cut(lab: Lab, layers: int) -> Path:
+    """The target with so many of its layers, chosen by `draftsmith prune` without training; one search serves all depths."""
+    folder = lab.drafts / f"smollm2-depth-{layers}"
+    if folder.exists():
+        return folder
+    trace = _tuning_trace(lab, "smollm2")
+    kept = api.prune(
+        source=lab.smollm2,
+        trace=trace,
+        shape={"layers": _SHALLOWEST},
+        num_rows=12,
+        engine={"dtype": "bfloat16", "threads": 2},
+        store=lab.drafts / "tuning",
+    )
+    (chosen, *_) = read_json(kept.folder / "0-depth" / f"{layers:03d}-layers.json")
+    whole = KeepPlan.everything(model_shape(lab.smollm2))
+    staying = tuple(layer for layer in whole.layers if layer.index in chosen["layers"])
+    return cut(lab.smollm2, whole.model_copy(update={"layers": staying}), folder)
+
+
+def _tuning_trace(lab: Lab, of: str) -> Path:
+    settings = {**_TUNE_SETTINGS, **_TUNE_PROMPTS[of]}
+    return api.record(target=getattr(lab, of), data=lab.data, store=lab.drafts / "tuning", **settings).folder
+
+
 def _built(lab: Lab, of: str, folder: Path, build: Callable[[list[TraceRow]], tuple[Any, dict[str, Any]]]) -> Path:
     if (folder / "how.json").exists():
         return folder
     target: Path = getattr(lab, of)
-    settings = {**_TUNE_SETTINGS, **_TUNE_PROMPTS[of]}
-    trace = api.record(target=target, data=lab.data, store=lab.models / "drafts" / "tuning", **settings)
     with torch.inference_mode():
-        model, how = build(list(TraceReader(trace.folder).rows()))
+        model, how = build(list(TraceReader(_tuning_trace(lab, of)).rows()))
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial)

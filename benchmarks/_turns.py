@@ -18,6 +18,7 @@ from draftsmith.theory.batches import RowSteps, row_steps
 
 Cell = tuple[int, int, int]  # lookahead, batch, context asked for
 _IDLE_SHARE = 0.1  # of the profiled steps: without proposals, for the older formulas and for the last steps of a row
+_PROFILED = 0.5  # of the live steps have a step of the profile beside them
 _WARM_STEPS = 3
 _SLICE_TOKENS = 32
 _VISIT_STEPS = 8
@@ -37,7 +38,7 @@ class LiveTurn:
 class Turns:
     """All of one cell."""
 
-    VERSION: ClassVar[int] = 2  # of what a turn is: cells measured in another way are not mixed in
+    VERSION: ClassVar[int] = 3  # of what a turn is: cells measured in another way are not mixed in
     max_new_tokens: int
     acceptance: float
     context: float
@@ -78,8 +79,8 @@ def _chunks(rows: list[TraceRow], batch: int) -> list[list[int]]:
 
 @contextmanager
 def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfig, contexts: Sequence[int]) -> Iterator[Take]:
-    """Step by step: after each live step one step of the profile, in a cache of its own over the same weights, at a place
-    near to where the live run is."""
+    """Step by step: after every other live step, by lot, one step of the profile, in a cache of its own over the same
+    weights, at a place near to where the live run is."""
     from draftsmith.engines._checkpoint import Checkpoint
     from draftsmith.engines._slots import SlotModel
     from draftsmith.engines._speculative import Clocks, Decoding, ModelProposer
@@ -121,7 +122,8 @@ def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfi
             while len(live.rows):
                 near = _near(places, len(live.rows), int(live.lengths_B.max()), rng)
                 live.step(lookahead)
-                profile_step(near, 0 if rng.random() < _IDLE_SHARE else lookahead)
+                if rng.random() < _PROFILED:
+                    profile_step(near, 0 if rng.random() < _IDLE_SHARE else lookahead)
             turns.runs.append(
                 LiveTurn(
                     tokens=sum(len(one.tokens) for one in live.written),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._drafts import layer_cut, noisy_copy
+from benchmarks._drafts import depth_cut, noisy_copy
 from benchmarks._evidence import Lab, Result, run
 from benchmarks._turns import Task, Turns, transformers_turns, vllm_turns
 from draftsmith import api
@@ -43,6 +43,7 @@ class Pair:
     new_tokens: int
     contexts: tuple[int, int]
     room: int
+    lookaheads: tuple[int, ...] = LOOKAHEADS
 
 
 def measure(lab: Lab) -> Result:
@@ -59,7 +60,8 @@ def measure(lab: Lab) -> Result:
         goal="3.5% at worst, 1.5% in the median",
         holds=worst <= GOAL_WORST and median <= GOAL_MEDIAN,
         spread=f"median standard error of a cell over its turns {100 * _median(cells, 'turns_error'):.1f}%",
-        workload=f"{len(cells)} combinations: SmolLM2-135M-Instruct and TinyLlama-1.1B bf16, lookahead "
+        workload=f"{len(cells)} combinations: SmolLM2-135M-Instruct with cuts of 20, 11 and 5 of its layers, TinyLlama-1.1B "
+        "with stories15M, bf16, lookahead "
         f"{', '.join(map(str, LOOKAHEADS))}, batch 1 and 8, both engines, HellaSwag and chat; profile and live run take turns, "
         "on vLLM in slices of 32 tokens that go on from recorded text",
         details={
@@ -92,11 +94,11 @@ def _grouped(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _pairs(lab: Lab) -> Iterator[Pair]:
     if lab.quick:
-        yield Pair(lab.smollm2, [noisy_copy(lab, 0.7)], 8, 128, 12, (32, 160), 512)
+        yield Pair(lab.smollm2, [noisy_copy(lab, 0.7)], 8, 128, 12, (32, 160), 512, (3,))
         return
-    drafts = [layer_cut(lab), noisy_copy(lab, 0.7), noisy_copy(lab, 0.3)]
+    drafts = [depth_cut(lab, layers) for layers in (20, 11, 5)]
     yield Pair(lab.smollm2, drafts, 20, 256, 160, (32, 416), 1024)
-    yield Pair(lab.tinyllama, [lab.stories], 8, 64, 120, (32, 144), 256)  # stories15M has 256 positions
+    yield Pair(lab.tinyllama, [lab.stories], 8, 64, 120, (32, 144), 256, (3, 8))  # stories15M has 256 positions
 
 
 def _config(engine: str, room: int) -> EngineConfig:
@@ -119,7 +121,7 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
     )
     rows = list(TraceReader(trace.folder).rows())
     made_of = [trace.record.fingerprint, model_fingerprint(draft), plugin.versions(), pair.contexts, Turns.VERSION]
-    places = [(k, b) for k in ((3,) if lab.quick else LOOKAHEADS) for b in BATCHES]
+    places = [(k, b) for k in pair.lookaheads for b in BATCHES]
     paths = {p: lab.store / "prediction_error" / f"{digest(made_of)[:12]}-{p[0]}-{p[1]}.json" for p in places}
     missing = [place for place in places if not paths[place].exists()]
     if missing:
