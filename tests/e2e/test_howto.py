@@ -1,4 +1,4 @@
-"""The two pages about speed as they stand, on tiny models: every `bash` block in order, and the files that the pages name."""
+"""The how-to pages as they stand, on tiny models: every `bash` block in order, and the files that the pages name."""
 
 import json
 import os
@@ -32,6 +32,13 @@ INSTEAD = {
         "--context 128,1024": "--context 16,128",
         "--context 1024": "--context 128",
     },
+    "cut-a-draft": {
+        "--max-new-tokens 128": "--max-new-tokens 24",
+        "--layers 8": "--layers 1",
+        "{layers: 8}": "{layers: 1}",
+        "steps: 2000, batch: 64, micro_batch: 8, length: 1024": "steps: 4, batch: 8, micro_batch: 4, length: 16",
+        "steps: 4000, batch: 64, micro_batch: 8, length: 1024, learning_rate": "steps: 4, batch: 8, length: 16, learning_rate",
+    },
 }
 
 
@@ -49,7 +56,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a target, a draft that often agrees with it, prompts, and four of the example's shapes made small."""
     folder = tmp_path_factory.mktemp("howto")
     near_copy(tiny_llama(folder / "target"), folder / "draft", noise=0.3)
-    rows = [{"prompt": " ".join(f"w{(7 * i + j) % 60}" for j in range(4 + i % 3))} for i in range(16)]
+    rows = [{"prompt": " ".join(f"w{(7 * i + j) % 60}" for j in range(4 + i % 3))} for i in range(40)]
+    (folder / "text.jsonl").write_text("".join(json.dumps({"text": row["prompt"]}) + "\n" for row in rows))
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     shapes = yaml.safe_load((ROOT / SHAPES).read_text())
     shapes["architecture"] |= {"vocab_size": 64, "max_position_embeddings": 256}
@@ -64,6 +72,7 @@ def run(script: str, place: Path) -> str:
         "TARGET": place / "target",
         "DRAFT": place / "draft",
         "PROMPTS": place / "prompts.jsonl",
+        "TEXT": place / "text.jsonl",
         "ENGINE": "transformers",
         "DRAFTSMITH_STORE": place / "store",
     }
@@ -97,12 +106,17 @@ def test_the_page_runs_as_it_stands(page: str, place: Path) -> None:
         assert len(records(place, "predictions")) == 3  # numbers typed in, the draft, the shape
         (shapes,) = records(place, "shapes")
         assert len(shapes["cells"]) == 4  # type: ignore[arg-type]
+    elif page == "cut-a-draft":
+        assert sorted(len(one["pruners"]) for one in records(place, "checkpoints")) == [1, 2]  # type: ignore[arg-type]
+        assert "It fits." in printed
+        (draft,) = place.glob("store/checkpoints/*/0-l0/tensorboard")
+        assert any(draft.iterdir())
     else:
         assert any(one["replayed_batches"] for one in records(place, "predictions"))
         assert all(one["vllm_schedules"] for one in records(place, "predictions"))
         assert len(records(place, "profiles")) <= 2, "the second page repeats the first one's profile"
 
     text = (HOW_TO / f"{page}.md").read_text()
-    named = set(re.findall(r"`([\w-]+\.(?:html|png|svg|json))`", text))
+    named = set(re.findall(r"`(?:[\w-]+/)?([\w-]+\.(?:html|png|svg|jsonl?))`", text))
     assert named
     assert [name for name in sorted(named) if not any(place.rglob(name))] == []
