@@ -67,7 +67,7 @@ def _record(lab: Lab, engine: str, temperature: float) -> Path:
         target=lab.stories,
         datasets=("hellaswag",),
         data=lab.data,
-        num_prompts=24 if lab.quick else 1024,
+        num_prompts=24 if lab.quick else 512,
         max_prompt_tokens=128,
         max_new_tokens=_new_tokens(lab),
         sampling={"temperature": temperature, "seed": 1},
