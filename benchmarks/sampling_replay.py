@@ -1,7 +1,7 @@
 """Sampled output: replay predicts the tokens per step of a live run within its statistical error, on both engines.
 
 What is tested is statistics, so tokens count more than the size of the model: stories15M gives ten times the tokens of
-SmolLM2 in the same time, and so a test that is three times as sharp."""
+SmolLM2 in the same time."""
 
 from pathlib import Path
 from typing import Any
