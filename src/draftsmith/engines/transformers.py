@@ -31,6 +31,7 @@ from draftsmith.core.trace import TraceRow
 from draftsmith.core.vocabulary import Vocabulary, check_same_tokens
 from draftsmith.engines._attention import NAME as GROUPED_ATTENTION
 from draftsmith.engines._checkpoint import Checkpoint
+from draftsmith.engines._device import device_of
 from draftsmith.engines._packed import pack
 from draftsmith.engines._random_model import write_random_model
 from draftsmith.engines._scoring import batches_to_score, score_batch
@@ -38,13 +39,6 @@ from draftsmith.engines._slots import SlotModel
 from draftsmith.engines._speculative import Clocks, Decoding, FreeProposer, ModelProposer, NgramProposer, Proposer, decode
 
 _WARM_STEPS = 2  # not timed: the first steps at a new size find buffers and code cold
-
-
-def _device(config: EngineConfig) -> torch.device:
-    if config.device != "auto":
-        return torch.device(config.device)
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found or torch.device("cpu")
 
 
 def _load(checkpoint: Checkpoint, config: EngineConfig, quantization: str | None = None) -> SlotModel:
@@ -66,7 +60,7 @@ def _load(checkpoint: Checkpoint, config: EngineConfig, quantization: str | None
         )
     except (ValueError, OSError) as error:
         raise ModelError(f"transformers cannot load {checkpoint.path}: {error}", "check the checkpoint") from None
-    model = model.to(_device(config)).eval()
+    model = model.to(device_of(config)).eval()
     if quantization is not None:
         _quantize(model, quantization)
     else:

@@ -73,23 +73,23 @@ class Judge:
         """Every cut that loses one more layer, judged."""
         scores: dict[int, dict[int, DraftScore]] = {at: {} for at in range(len(kept))}
         for batch in self.batches:
-            _, inputs = self.inputs(kept, batch)
+            inputs = self.inputs(kept, batch)
             for at in range(len(kept)):
                 rest = [_Replayed(inputs[at]), *(self._all[i] for i in kept[at + 1 :])]
                 scores[at].update(zip(batch, self._score(rest, batch), strict=True))
         for at in range(len(kept)):
             yield tuple(kept[:at]) + tuple(kept[at + 1 :]), self._judge(scores[at])
 
-    def inputs(self, kept: Sequence[int], batch: list[int]) -> tuple[list[DraftScore], list[Tensor]]:
-        """One pass over some rows: their scores, what went into each layer, and what came out of the last."""
+    def inputs(self, kept: Sequence[int], batch: list[int]) -> list[Tensor]:
+        """One pass over some rows: what went into each layer, and what came out of the last."""
         seen: list[Tensor] = []
         layers = [self._all[i] for i in kept]
         handles = [layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])) for layer in layers]
         handles.append(layers[-1].register_forward_hook(lambda _, __, output: seen.append(output)))
-        scores = self._score(layers, batch)
+        self._score(layers, batch)
         for handle in handles:
             handle.remove()
-        return scores, seen
+        return seen
 
     def close(self) -> None:
         self._source.layers = nn.ModuleList(self._all)
@@ -115,8 +115,7 @@ def best_layers(judge: Judge, layers: int, wanted: int, beam: int, notes: Path) 
             path = notes / f"{len(beams[0]) - 1:03d}-layers.json"
             if not path.exists():
                 found = {cut: judged for kept in beams for cut, judged in judge.without_each(kept)}
-                ranked = sorted(found, key=lambda cut: _rank(found, cut), reverse=True)[:beam]
-                write_json(path, [{"layers": list(cut), **asdict(found[cut])} for cut in ranked])
+                write_json(path, [{"layers": list(cut), **asdict(found[cut])} for cut in _ranked(found)[:beam]])
             kept_notes = read_json(path)
             beams = [tuple(one["layers"]) for one in kept_notes]
             log.info("%d layers: %.3f tokens per step", len(beams[0]), kept_notes[0]["tokens_per_step"])
@@ -124,16 +123,19 @@ def best_layers(judge: Judge, layers: int, wanted: int, beam: int, notes: Path) 
     return beams[0]
 
 
-def _rank(found: dict[tuple[int, ...], Judged], cut: tuple[int, ...]) -> tuple[float, float]:
+def _ranked(found: dict[tuple[int, ...], Judged]) -> list[tuple[int, ...]]:
+    """The best first: by tokens per step and then by likelihood, or by likelihood alone where nothing is accepted."""
     hopeless = max(one.tokens_per_step for one in found.values()) < _NOTHING
-    return (0.0 if hopeless else found[cut].tokens_per_step, found[cut].log_likelihood)
+    return sorted(
+        found, key=lambda cut: (0.0 if hopeless else found[cut].tokens_per_step, found[cut].log_likelihood), reverse=True
+    )
 
 
 def most_turning(judge: Judge, source: Source, wanted: int) -> tuple[int, ...]:
     """Keep the layers that turn the residual stream most: 1 - cosine between what goes in and what comes out."""
     turned = np.zeros(source.shape.layers)
     for batch in judge.batches:
-        _, inputs = judge.inputs(range(source.shape.layers), batch)
+        inputs = judge.inputs(range(source.shape.layers), batch)
         real = real_tokens([judge.rows[i] for i in batch]).to(inputs[0].device)
         for at, (before, after) in enumerate(pairwise(inputs)):
             cosine = nn.functional.cosine_similarity(before.float(), after.float(), dim=-1)

@@ -42,13 +42,14 @@ def prune(config: PruneConfig, store: Store) -> Path:
     """The folder of the finished checkpoint record. Under torchrun every rank calls this; the first one writes."""
     source, trace = find_model(config.source), TraceReader(Path(config.trace))
     trace.refuse_test()
+    fingerprint = model_fingerprint(source)  # refuses a damaged file
     whole, wanted = config.shape.of(source)
     _check_names(source)
     choices = config.pruners or _needed(whole, wanted)
     chain: list[tuple[PrunerChoice, Pruner]] = [(choice, registry.load("pruners", choice.kind)) for choice in choices]
     _check_they_can(chain, whole, wanted)
     inputs = {
-        "source": model_fingerprint(source),
+        "source": fingerprint,
         "trace": trace.record.fingerprint,
         "shape": wanted.model_dump(mode="json"),
         "pruners": [[choice.kind, pruner.identity(choice.settings)] for choice, pruner in chain],
@@ -69,7 +70,7 @@ def prune(config: PruneConfig, store: Store) -> Path:
         return run.path
     record = PrunedCheckpoint(
         source=source.name,
-        source_fingerprint=inputs["source"],
+        source_fingerprint=fingerprint,
         trace=trace.record.fingerprint,
         shape=wanted,
         parameters=wanted.parameters,

@@ -47,15 +47,16 @@ class Gates:
             "heads": ((source.layers, source.kv_heads, group), wanted_group),
             "neurons": ((source.layers, source.intermediate), wanted.intermediate),
         }
+        self._sizes = {name: size for name, (size, _) in axes.items()}
         self._targets = {name: count for name, (size, count) in axes.items() if count < size[-1]}
         if not self._targets:
             raise PlanError("the shape asked for is the source's own: there is nothing to mask", "ask for a smaller one")
         generator = torch.Generator().manual_seed(seed)
         self.log_alphas = {
-            name: nn.Parameter(_OPEN + 0.01 * torch.randn(axes[name][0], generator=generator)) for name in self._targets
+            name: nn.Parameter(_OPEN + 0.01 * torch.randn(self._sizes[name], generator=generator)) for name in self._targets
         }
         self.prices = {
-            f"{name} {kind}": nn.Parameter(torch.zeros(axes[name][0][:-1]))
+            f"{name} {kind}": nn.Parameter(torch.zeros(self._sizes[name][:-1]))
             for name in self._targets
             for kind in ("linear", "square")
         }
@@ -85,14 +86,8 @@ class Gates:
     def plan(self) -> KeepPlan:
         """Exactly the shape wanted: of every axis the gates that are most open."""
         source, wanted = self.source, self.wanted
-        whole = {
-            "layers": torch.zeros(source.layers),
-            "hidden": torch.zeros(source.hidden),
-            "kv_heads": torch.zeros(source.layers, source.kv_heads),
-            "heads": torch.zeros(source.layers, source.kv_heads, source.heads // source.kv_heads),
-            "neurons": torch.zeros(source.layers, source.intermediate),
-        }
-        open_ = {**whole, **{name: alpha.detach() for name, alpha in self.log_alphas.items()}}
+        open_ = {name: torch.zeros(size) for name, size in self._sizes.items()}
+        open_ |= {name: alpha.detach() for name, alpha in self.log_alphas.items()}
         layers = []
         for index in most(open_["layers"], wanted.layers):
             keys = most(open_["kv_heads"][index], wanted.kv_heads)
@@ -113,14 +108,10 @@ class Gates:
         return found
 
     def _masks(self, values: Mapping[str, Tensor]) -> Masks:
-        source = self.source
-        group = source.heads // source.kv_heads
-        heads = values.get("heads", torch.ones(source.layers, source.kv_heads, group))
-        if "kv_heads" in values:
-            heads = heads * values["kv_heads"][..., None]
+        whole = {name: torch.ones(size) for name, size in self._sizes.items()} | dict(values)
         return Masks(
-            hidden_D=values.get("hidden", torch.ones(source.hidden)),
-            layers_L=values.get("layers", torch.ones(source.layers)),
-            heads_LH=heads.flatten(1),
-            neurons_LN=values.get("neurons", torch.ones(source.layers, source.intermediate)),
+            hidden_D=whole["hidden"],
+            layers_L=whole["layers"],
+            heads_LH=(whole["heads"] * whole["kv_heads"][..., None]).flatten(1),
+            neurons_LN=whole["neurons"],
         )

@@ -15,6 +15,7 @@ from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json
 from draftsmith.core.vocabulary import check_same_tokens
 from draftsmith.engines._checkpoint import Checkpoint
+from draftsmith.engines._device import device_of
 
 
 @dataclass
@@ -89,10 +90,7 @@ def load_source(job: PruneJob) -> Source:
         )
     except (ValueError, OSError) as error:
         raise ModelError(f"transformers cannot load {path}: {error}", "check the checkpoint") from None
-    device = "cpu" if engine.device == "auto" and not torch.accelerator.is_available() else engine.device
-    if device == "auto":
-        device = str(torch.accelerator.current_accelerator())
-    return Source(model.to(device).eval(), family.layout(config), shape)
+    return Source(model.to(device_of(engine)).eval(), family.layout(config), shape)
 
 
 def versions() -> dict[str, str]:
