@@ -43,8 +43,9 @@ def main(path: str) -> None:
     from draftsmith.core.shapes import model_shape
     from draftsmith.engines._checkpoint import Checkpoint
     from draftsmith.pruners.l0 import L0Settings, L0Task
-    from draftsmith.training.data import TextSource, open_text
+    from draftsmith.training.data import TextSource, open_samples
     from draftsmith.training.hard_concrete import Gates
+    from draftsmith.training.lessons import Lesson
     from draftsmith.training.loop import TrainSettings, shares, train
     from draftsmith.training.masks import MaskHooks
     from draftsmith.training.mesh import load_sharded, world
@@ -55,7 +56,7 @@ def main(path: str) -> None:
     text = {name: TextSource(**one) for name, one in job["text"].items()}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with world() as ranks:
-        packed = open_text(text, Checkpoint(source, False), folder / "tokens", settings.length, settings.seed, ranks)
+        samples = open_samples(text, Checkpoint(source, False), folder / "tokens", settings.length, settings.seed, ranks)
         loaded = load_sharded(source, ranks, settings.precision, settings.save_activations)
         task = None
         if job.get("wanted"):
@@ -74,7 +75,7 @@ def main(path: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             last[0] = time.perf_counter()
 
-        train(loaded, packed, settings, ranks, folder / "checkpoints", task, note)
+        train(loaded, Lesson(samples, ranks.device), settings, ranks, folder / "checkpoints", task, note)
         total = hashlib.sha256()
         for name, weight in sorted(loaded.model.named_parameters()):
             total.update(name.encode() + weight.full_tensor().detach().numpy().tobytes())

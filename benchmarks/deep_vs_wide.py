@@ -69,8 +69,8 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     cut = api.prune(source=case.target, shape=case.shapes[name], pruners=by, **common)
 
     def recovered(steps: int, rate: float) -> Any:
-        recover = {"kind": "recover", "settings": {"text": text, "train": _train(steps, rate)}}
-        return api.prune(source=cut.folder / "model", shape={}, pruners=[recover], **common)
+        distill = {"kind": "distill", "settings": {"text": text, "train": _train(steps, rate)}}
+        return api.prune(source=cut.folder / "model", shape={}, pruners=[distill], **common)
 
     tried = {rate: _last_loss(recovered(max(2, case.steps // 10), rate).folder) for rate in RATES}
     rate = min(tried, key=lambda one: tried[one])
@@ -151,7 +151,7 @@ def _engine(dtype: str) -> dict[str, Any]:
 
 def _last_loss(folder: Path) -> float:
     """Of what is left, over the last tenth of its steps."""
-    (notes,) = folder.glob("*-recover/training.jsonl")
+    (notes,) = folder.glob("*-distill/training.jsonl")
     losses = [json.loads(line)["loss"] for line in notes.read_text().splitlines()]
     last = losses[-max(1, len(losses) // 10) :]
     return float(sum(last) / len(last))

@@ -18,14 +18,26 @@ from pydantic import BaseModel
 
 from draftsmith.core.config import parse_config
 from draftsmith.core.doctor import Diagnosis, diagnose
-from draftsmith.core.records import LiveCard, Prediction, Profile, PrunedCheckpoint, Scorecard, ShapeProfile, TrainingPlan
+from draftsmith.core.records import (
+    DistilledCheckpoint,
+    LiveCard,
+    Prediction,
+    Profile,
+    PrunedCheckpoint,
+    Scorecard,
+    ShapeProfile,
+    TrainingPlan,
+)
 from draftsmith.core.store import Store, read_record
 from draftsmith.core.trace import Trace
+from draftsmith.figures.learning import learning
 from draftsmith.figures.page import write_page
 from draftsmith.figures.prediction import break_even, page_sections, step_split, throughput
 from draftsmith.figures.save import save_chart
 from draftsmith.figures.shapes import shapes as shapes_chart
 from draftsmith.figures.tokens_per_step import tokens_per_step
+from draftsmith.stages.distill import DistillConfig
+from draftsmith.stages.distill import distill as run_distill
 from draftsmith.stages.evaluate import EvaluateConfig
 from draftsmith.stages.evaluate import evaluate as run_evaluate
 from draftsmith.stages.evaluate_live import EvaluateLiveConfig
@@ -115,6 +127,14 @@ def prune(*, store: str | Path | None = None, **settings: Any) -> Kept[PrunedChe
     return _kept(PrunedCheckpoint, run_prune(config, Store(store or default_store())))
 
 
+def distill(*, store: str | Path | None = None, **settings: Any) -> Kept[DistilledCheckpoint]:
+    """Let a draft learn from recorded output of its target. The model is in `model` beside the record.
+
+    Settings: see [`DistillConfig`][draftsmith.stages.distill.DistillConfig]."""
+    config = parse_config(DistillConfig, _plain(settings), "the settings of distill")
+    return _kept(DistilledCheckpoint, run_distill(config, Store(store or default_store())))
+
+
 def plan_training(*, store: str | Path | None = None, **settings: Any) -> Kept[TrainingPlan]:
     """What a pruner that trains would take on so many devices: memory of a rank, tokens per second, hours. Nothing is loaded.
 
@@ -150,6 +170,12 @@ def picture(card: Kept[Scorecard], live: tuple[Kept[LiveCard], ...] = ()) -> lis
     """Draw tokens per step against lookahead beside the scorecard, as PNG, SVG and HTML. Needs the extra `report`."""
     chart = tokens_per_step(card.record, [one.record for one in live])
     return save_chart(chart, card.folder, "tokens_per_step")
+
+
+def learning_picture(kept: Kept[DistilledCheckpoint], **others: Kept[DistilledCheckpoint]) -> list[Path]:
+    """Draw tokens per step against training tokens beside a distilled checkpoint, with other runs by name. Needs `report`."""
+    runs = {kept.record.loss: kept.record, **{name: one.record for name, one in others.items()}}
+    return save_chart(learning(runs), kept.folder, "learning")
 
 
 def doctor() -> Diagnosis:

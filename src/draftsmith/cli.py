@@ -290,6 +290,43 @@ def prune(
 
 
 @app.command()
+def distill(
+    student: Annotated[str | None, typer.Option(help="The draft that is to learn: a folder.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Recorded output of the target, of the train split.")] = None,
+    held_out: Annotated[str | None, typer.Option(help="Another trace (probe split), to measure tokens per step by.")] = None,
+    loss: Annotated[str | None, typer.Option(help="What to make small; forward_kl if nothing is said.")] = None,
+    teacher: Annotated[str | None, typer.Option(help="A model to ask, where too little was recorded of it.")] = None,
+    method: Annotated[str | None, typer.Option(help="How the draft will propose: greedy or probabilistic.")] = None,
+    lookahead: Annotated[int | None, typer.Option(help="Tokens per step are measured at this one.")] = None,
+    on_policy_every: Annotated[int | None, typer.Option(help="Every so many steps, learn from what the draft writes.")] = None,
+    check_every: Annotated[int | None, typer.Option(help="Measure tokens per step every so many steps.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps to train.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences in a step, over all ranks.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
+    trust_remote_code: TrustRemoteCode = None,
+    pictures: Annotated[bool, typer.Option(help="Draw the curves beside the record.")] = True,
+    config: ConfigFile = None,
+    store: StoreFolder = None,
+) -> None:
+    """Let a draft learn to write what its target writes."""
+    from draftsmith import api
+    from draftsmith.cli_tables import print_learnt
+
+    settings = {
+        "student": student, "trace": trace, "held_out": held_out, "loss": loss, "teacher": teacher, "method": method,
+        "lookahead": lookahead, "on_policy_every": on_policy_every, "check_every": check_every,
+        "train": {"steps": steps, "batch": batch, "length": length, "learning_rate": learning_rate},
+        "trust_remote_code": trust_remote_code,
+    }  # fmt: skip
+    kept = api.distill(store=store, **_settings(config, settings))
+    print_learnt(kept)
+    if pictures:
+        _draw(lambda: api.learning_picture(kept))
+    typer.echo(kept.folder / "model")
+
+
+@app.command()
 def doctor() -> None:
     """Which engines, devices and versions are usable here, and what to install for the rest."""
     from rich.console import Console

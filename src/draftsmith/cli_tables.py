@@ -7,6 +7,7 @@ from rich.table import Table
 
 from draftsmith.api import Kept
 from draftsmith.core.records import (
+    DistilledCheckpoint,
     LiveCard,
     Prediction,
     Profile,
@@ -56,6 +57,18 @@ def print_checkpoint(kept: Kept[PrunedCheckpoint]) -> None:
         f"{shape.hidden} hidden, {shape.intermediate} neurons, {made.parameters / 1e6:.1f}M parameters"
     )
     typer.echo(f"layers kept: {', '.join(map(str, made.layers_kept))}")
+
+
+def print_learnt(kept: Kept[DistilledCheckpoint]) -> None:
+    made = kept.record
+    first, last = made.curve[0], made.curve[-1]
+    typer.echo(
+        f"{made.student}, {made.parameters / 1e6:.1f}M parameters, has seen {made.tokens / 1e6:.2f}M tokens: "
+        f"{made.loss.replace('_', ' ')} {first.loss:.3f} to {last.loss:.3f}"
+    )
+    if measured := [point for point in made.curve if point.tokens_per_step is not None]:
+        said = ", ".join(f"{point.tokens_per_step:.3f} after {point.tokens / 1e6:.2f}M" for point in measured[-3:])
+        typer.echo(f"tokens per step at lookahead {made.lookahead} on what was held out: {said}")
 
 
 def print_plan(kept: Kept[TrainingPlan]) -> None:

@@ -21,6 +21,7 @@ STAGES = (
     Stage("profile --shapes", ("shapes",), "ShapeProfile", "engine", "time models that need not exist"),
     Stage("prune --plan", ("source",), "TrainingPlan", "nothing", "what training a cut would take on your devices"),
     Stage("prune", ("source", "Trace"), "PrunedCheckpoint", "engine", "cut a source to a shape"),
+    Stage("distill", ("draft", "Trace"), "DistilledCheckpoint", "engine", "let a draft learn from the target"),
     Stage("evaluate", ("Trace", "draft"), "Scorecard", "engine", "replay a draft against the trace, at every lookahead"),
     Stage("evaluate --live", ("Trace", "target", "draft"), "LiveCard", "engine", "run both together and count for real"),
     Stage("predict", ("Profile", "Scorecard"), "Prediction", "nothing", "is it worth it, and how many tokens ahead"),

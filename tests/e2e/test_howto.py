@@ -39,6 +39,11 @@ INSTEAD = {
         "steps: 2000, batch: 64, micro_batch: 8, length: 1024": "steps: 4, batch: 8, micro_batch: 4, length: 16",
         "steps: 4000, batch: 64, micro_batch: 8, length: 1024, learning_rate": "steps: 4, batch: 8, length: 16, learning_rate",
     },
+    "teach-a-draft": {
+        "--max-new-tokens 128": "--max-new-tokens 24",
+        "--steps 4000 --batch 64 --length 1024": "--steps 4 --batch 4 --length 32 --check-every 2",
+        "steps: 4000, batch: 64, micro_batch: 8, length: 1024": "steps: 4, batch: 4, micro_batch: 4, length: 32",
+    },
 }
 
 
@@ -106,6 +111,9 @@ def test_the_page_runs_as_it_stands(page: str, place: Path) -> None:
         assert len(records(place, "predictions")) == 3  # numbers typed in, the draft, the shape
         (shapes,) = records(place, "shapes")
         assert len(shapes["cells"]) == 4  # type: ignore[arg-type]
+    elif page == "teach-a-draft":
+        assert sorted(len(one["curve"]) for one in records(place, "distilled")) == [4, 4]  # type: ignore[arg-type]
+        assert "on what was held out" in printed
     elif page == "cut-a-draft":
         assert sorted(len(one["pruners"]) for one in records(place, "checkpoints")) == [1, 2]  # type: ignore[arg-type]
         assert "It fits." in printed

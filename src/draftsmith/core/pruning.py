@@ -1,5 +1,6 @@
 """What a pruner must offer, and what it is asked. Paths, shapes, plans and recorded rows; tensors stay inside the plugin."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from draftsmith.core.config import StrictConfig
+from draftsmith.core.errors import RecordError
 from draftsmith.core.families import check_shape, cut_config, family_of
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.protocols import EngineConfig
@@ -16,6 +18,8 @@ from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import read_json
 from draftsmith.core.trace import TraceRow
 from draftsmith.core.vocabulary import Vocabulary
+
+_PATIENCE = 6 * 3600  # seconds
 
 
 class WantedShape(StrictConfig):
@@ -65,6 +69,15 @@ class TrainingCost:
     checkpoint_bytes: int
     tokens: int
     flops_per_token: float
+
+
+def wait_for(path: Path) -> None:
+    """Of several ranks the first one writes; the others find what it wrote."""
+    for _ in range(_PATIENCE):
+        if path.exists():
+            return
+        time.sleep(1.0)
+    raise RecordError(f"the first rank has not written {path}", "see what it says, and run the same command again")
 
 
 class Pruner(Protocol):

@@ -72,6 +72,32 @@ class PrunedCheckpoint(StrictConfig):
     fingerprint: str
 
 
+class LearningPoint(StrictConfig):
+    """A moment of a run: tokens seen, the mean loss since the point before, and tokens per step if they were measured."""
+
+    tokens: int
+    loss: float
+    tokens_per_step: float | None = None
+
+
+class DistilledCheckpoint(StrictConfig):
+    """A model that has learnt from the target: `draftsmith distill`. It lies in `model` beside the record."""
+
+    kind: Literal["distilled"] = "distilled"
+    schema_version: Literal[1] = 1
+    student: str
+    student_fingerprint: str
+    trace: str
+    held_out: str | None
+    loss: str
+    lookahead: int
+    shape: Shape
+    parameters: int
+    tokens: int
+    curve: tuple[LearningPoint, ...]
+    fingerprint: str
+
+
 class TrainingPlan(StrictConfig):
     """What a run would take: `draftsmith prune --plan`. Bytes are those of one rank at a step's peak, and of a checkpoint."""
 

@@ -37,8 +37,9 @@ def real_tokens(rows: Sequence[TraceRow]) -> torch.Tensor:
     return torch.arange(int(lengths.max())) < lengths[:, None]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def score_batch(model: Any, rows: Sequence[TraceRow], sampling: Sampling) -> list[DraftScore]:
+    """Of a loaded model, which may be one that is being trained: hence no inference mode, whose tensors know no gradient."""
     device = model.device
     low = min(len(row.prompt_ids) for row in rows) - 1
     width = max(len(row.prompt_ids) + len(row.output_ids) for row in rows) - 1

@@ -16,8 +16,9 @@ from draftsmith.core.errors import PlanError
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.pruning import PruneJob, TrainingCost
 from draftsmith.core.shapes import Shape, model_shape
-from draftsmith.training.data import TextSource, open_text, text_identity
+from draftsmith.training.data import TextSource, open_samples, text_identity
 from draftsmith.training.hard_concrete import Gates
+from draftsmith.training.lessons import Lesson
 from draftsmith.training.loop import STOPPED, TrainSettings, shares, train
 from draftsmith.training.masks import MaskHooks, Masks
 from draftsmith.training.mesh import World, load_sharded, world
@@ -72,11 +73,11 @@ class L0Task:
         if self._noise is not None:
             self._hooks.masks = self._gates.masks(self._noise).to(self._world.device)
 
-    def loss(self, lm_loss: Tensor) -> Tensor:
+    def loss(self, taught: Tensor) -> Tensor:
         if self._noise is None:
-            return lm_loss
+            return taught
         progress = min(1.0, (self._step + 1) / (self._settings.shrink * self._settings.train.steps))
-        return lm_loss + self._gates.price(progress).to(lm_loss.device) / self._passes
+        return taught + self._gates.price(progress).to(taught.device) / self._passes
 
     def after(self, step: int) -> dict[str, float]:
         if self._noise is not None:
@@ -110,13 +111,13 @@ class _L0:
         checkpoint = checked(job, run.length)
         with world() as ranks:
             share, size = shares(run, ranks.size)
-            text = open_text(asked.text, checkpoint, job.scratch / "tokens", run.length, run.seed, ranks)
+            samples = open_samples(asked.text, checkpoint, job.scratch / "tokens", run.length, run.seed, ranks)
             source = load_sharded(job.source, ranks, run.precision, run.save_activations, run.compile)
             gates = Gates(source.shape, job.wanted, run.seed)
             hooks = MaskHooks(source.model, source.layout, source.shape, gates.masks(gates.noise(0, 0)).to(ranks.device))
             task = L0Task(gates, hooks, asked, share // size, ranks)
             with TrainingNotes(job.scratch, ranks) as notes:
-                if not train(source, text, asked.train, ranks, job.scratch / "checkpoints", task, notes.add):
+                if not train(source, Lesson(samples, ranks.device), run, ranks, job.scratch / "checkpoints", task, notes.add):
                     raise SystemExit(STOPPED)
             return gates.plan()
 

@@ -70,5 +70,5 @@ def _cost(config: PlanTrainingConfig, source: Path, wanted: Shape) -> tuple[str,
             return choice.kind, pruner.versions(), cost
     raise ConfigError(
         f"{' and '.join(choice.kind for choice in config.pruners)} trains nothing, so there is nothing to plan",
-        "plan a run of l0 or of recover",
+        "plan a run of l0 or of distill",
     )

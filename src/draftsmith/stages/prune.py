@@ -12,18 +12,16 @@ from pydantic import Field
 from draftsmith.core import registry
 from draftsmith.core.checkpoints import find_model, model_fingerprint, weight_names
 from draftsmith.core.config import StrictConfig, parse_config
-from draftsmith.core.errors import ConfigError, DataError, PlanError, RecordError
+from draftsmith.core.errors import ConfigError, DataError, PlanError
 from draftsmith.core.families import family_of, is_computed, split_name
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
 from draftsmith.core.protocols import EngineConfig
-from draftsmith.core.pruning import PruneJob, Pruner, PrunerChoice, WantedShape
+from draftsmith.core.pruning import PruneJob, Pruner, PrunerChoice, WantedShape, wait_for
 from draftsmith.core.records import PrunedCheckpoint
 from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import Store, read_json, write_json
 from draftsmith.core.trace import TraceReader, TraceRow
-
-_PATIENCE = 6 * 3600  # seconds
 
 
 class PruneConfig(StrictConfig):
@@ -66,7 +64,7 @@ def prune(config: PruneConfig, store: Store) -> Path:
     job = PruneJob(source, wanted, rows, trace.record.sampling, trace.vocabulary(), config.engine, run.path)
     layers_kept = _run_chain(chain, job, run.path, first)
     if not first:
-        _wait_for(run.path / "record.json")
+        wait_for(run.path / "record.json")
         return run.path
     record = PrunedCheckpoint(
         source=source.name,
@@ -115,7 +113,7 @@ def _planned(choice: PrunerChoice, pruner: Pruner, job: PruneJob, so_far: KeepPl
             job.scratch.mkdir(parents=True, exist_ok=True)
             write_json(path, plan.model_dump(mode="json"))
         return plan
-    _wait_for(path)
+    wait_for(path)
     return parse_config(KeepPlan, read_json(path), str(path))
 
 
@@ -139,15 +137,6 @@ def _check_names(source: Path) -> None:
     for name in weight_names(source):
         if not is_computed(name):
             split_name(name, layout)
-
-
-def _wait_for(path: Path) -> None:
-    """The first rank writes it; the others find it."""
-    for _ in range(_PATIENCE):
-        if path.exists():
-            return
-        time.sleep(1.0)
-    raise RecordError(f"the first rank has not written {path}", "see what it says, and run the same command again")
 
 
 def _needed(source: Shape, wanted: Shape) -> tuple[PrunerChoice, ...]:

@@ -1,11 +1,7 @@
-"""Training text: many domains, tokenised once, packed into sequences of one length, in an order that is known from a number.
+"""Where training text comes from: files or recorded traces, many domains, made ready once by the first rank."""
 
-The n-th sequence of a run depends on n and the seed alone: its domain by the weights, which of that domain's by how many came
-before, shuffled anew each time the domain has been gone through. So a run resumes from one number, on any number of ranks."""
-
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +16,10 @@ from draftsmith.core.vocabulary import check_same_tokens
 from draftsmith.datasets._reading import file_lines, file_rows
 from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.training.mesh import World
+from draftsmith.training.order import Order
+from draftsmith.training.packing import pack_rows
+from draftsmith.training.samples import Domain, RowDomain, Sample, TextDomain, Tokens
 
-Tokens = np.ndarray[tuple[int], np.dtype[np.uint32]]
-_BLOCK = 1000  # sequences in which every domain has its exact share
 _DOCUMENTS = 256  # tokenised at once
 _SUFFIXES = (".jsonl", ".txt")
 
@@ -35,13 +32,12 @@ class TextSource(StrictConfig):
 
     def stamp(self) -> list[tuple[str, int, int]]:
         """What says that the text is still the same: names, sizes and times of its files."""
-        path = Path(self.path)
-        files = [path / "record.json"] if _is_trace(path) else _files(path)
+        files = [Path(self.path) / "record.json"] if self.is_trace else _files(Path(self.path))
         return [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in files]
 
-
-def _is_trace(path: Path) -> bool:
-    return (path / "record.json").exists()
+    @property
+    def is_trace(self) -> bool:
+        return (Path(self.path) / "record.json").exists()
 
 
 def _files(path: Path) -> list[Path]:
@@ -54,51 +50,96 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def tokenise(source: TextSource, model: Checkpoint, folder: Path) -> Path:
-    """The domain's tokens in one flat file, documents apart by the end token. What was tokenised before is not done again."""
-    if model.tokenizer.eos_token_id is None:
-        raise DataError(f"{model.path} has no end token to put between documents", "set the eos_token of its tokenizer")
+def text_identity(sources: Mapping[str, TextSource]) -> dict[str, Any]:
+    """What a run's outcome depends on: the text, not where it lies."""
+    return {name: [source.weight, source.stamp()] for name, source in sources.items()}
+
+
+class Samples:
+    """Sequences out of several domains, by number."""
+
+    def __init__(self, domains: Mapping[str, Domain], weights: Mapping[str, float], seed: int) -> None:
+        for name, domain in domains.items():
+            if len(domain) == 0:
+                raise DataError(
+                    f"the domain {name} has less than one sequence", "give it more text, or train on shorter sequences"
+                )
+        self.domains = tuple(domains.values())
+        self._order = Order([len(domain) for domain in self.domains], [weights[name] for name in domains], seed)
+
+    def sample(self, n: int) -> Sample:
+        """The n-th sequence of a run."""
+        which, at = self._order.place(n)
+        return self.domains[which].sample(at)
+
+    def num_asked(self, n: int) -> int:
+        """How many of its tokens are to be predicted."""
+        which, at = self._order.place(n)
+        return self.domains[which].num_asked(at)
+
+
+def open_samples(
+    sources: Mapping[str, TextSource], model: Checkpoint, folder: Path, length: int, seed: int, ranks: World
+) -> Samples:
+    """Text in the tokens of a model. The first rank makes it ready; the others wait and find it done."""
+    if ranks.rank == 0:
+        for source in sources.values():
+            prepare(source, model, folder, length)
+    ranks.wait()
+    domains = {name: prepare(source, model, folder, length) for name, source in sources.items()}
+    return Samples(domains, {name: source.weight for name, source in sources.items()}, seed)
+
+
+def prepare(source: TextSource, model: Checkpoint, folder: Path, length: int) -> Domain:
+    """A domain, tokenised or packed. What was done before is not done again."""
     name = digest([source.path, source.stamp(), digest(model.tokenizer.get_vocab())])[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    if source.is_trace:
+        packed = folder / f"{name}-{length}"
+        if not packed.exists():
+            _pack(Path(source.path), model, length, packed)
+        return RowDomain(packed, length)
     path = folder / f"{name}.tokens"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, lambda partial: _write(source, model, partial))
-    return path
+        write_atomic(path, lambda partial: _tokenise(Path(source.path), model, partial))
+    tokens: Tokens = np.memmap(path, dtype=np.uint32, mode="r") if path.stat().st_size else np.zeros(0, np.uint32)
+    return TextDomain(tokens, length)
 
 
-def _write(source: TextSource, model: Checkpoint, path: Path) -> None:
+def _pack(path: Path, model: Checkpoint, length: int, folder: Path) -> None:
+    trace = TraceReader(path)
+    trace.refuse_test()
+    check_same_tokens(trace.vocabulary(), model.vocabulary)
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    pack_rows(trace.rows(), length, trace.record.top_logprobs, partial)
+    partial.rename(folder)
+
+
+def _tokenise(path: Path, model: Checkpoint, partial: Path) -> None:
+    """All documents in one flat file, apart by the end token."""
+    if model.tokenizer.eos_token_id is None:
+        raise DataError(f"{model.path} has no end token to put between documents", "set the eos_token of its tokenizer")
     end = np.array([model.tokenizer.eos_token_id], dtype=np.uint32)
-    with path.open("wb") as file:
-        for document in _documents(Path(source.path), model):
+    with partial.open("wb") as file:
+        for document in _documents(path, model):
             file.write(np.concatenate([document, end]).astype(np.uint32).tobytes())
 
 
 def _documents(path: Path, model: Checkpoint) -> Iterator[Tokens]:
-    if _is_trace(path):
-        yield from _trace_documents(path, model)
-        return
-    tokenizer = model.tokenizer
     waiting: list[str] = []
     for text in _texts(path):
         waiting.append(text)
         if len(waiting) == _DOCUMENTS:
-            yield from _encode(tokenizer, waiting)
+            yield from _encode(model.tokenizer, waiting)
             waiting.clear()
     if waiting:
-        yield from _encode(tokenizer, waiting)
+        yield from _encode(model.tokenizer, waiting)
 
 
 def _encode(tokenizer: Any, texts: list[str]) -> Iterator[Tokens]:
     for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]:
         yield np.array(ids, dtype=np.uint32)
-
-
-def _trace_documents(folder: Path, model: Checkpoint) -> Iterator[Tokens]:
-    trace = TraceReader(folder)
-    trace.refuse_test()
-    check_same_tokens(trace.vocabulary(), model.vocabulary)
-    for row in trace.rows():
-        yield np.concatenate([row.prompt_ids, row.output_ids[: row.num_output]]).astype(np.uint32)
 
 
 def _texts(path: Path) -> Iterator[str]:
@@ -107,84 +148,3 @@ def _texts(path: Path) -> Iterator[str]:
             yield from (row.text("text") for row in file_rows(file))
         else:
             yield "".join(line for _, line in file_lines(file))
-
-
-def text_identity(sources: Mapping[str, TextSource]) -> dict[str, Any]:
-    """What a run's outcome depends on: the text, not where it lies."""
-    return {name: [source.weight, source.stamp()] for name, source in sources.items()}
-
-
-@dataclass(frozen=True)
-class Domain:
-    """A domain's tokens, and its share of a run."""
-
-    name: str
-    tokens: Tokens
-    weight: float
-
-
-class PackedText:
-    """Sequences of `length` tokens out of several domains."""
-
-    def __init__(self, domains: Sequence[Domain], length: int, seed: int) -> None:
-        for domain in domains:
-            if len(domain.tokens) < length:
-                raise DataError(
-                    f"the domain {domain.name} has {len(domain.tokens)} tokens, less than one sequence of {length}",
-                    "give it more text, or train on shorter sequences",
-                )
-        self.domains, self.length, self._seed = tuple(domains), length, seed
-        self._quota = _quotas([domain.weight for domain in domains])
-        self._block = lru_cache(maxsize=4)(self._make_block)
-        self._order = lru_cache(maxsize=2 * len(domains))(self._make_order)
-
-    def sequence(self, n: int) -> Tokens:
-        """The n-th sequence of a run."""
-        which, before = self._place(n)
-        tokens = self.domains[which].tokens
-        count = len(tokens) // self.length
-        at = int(self._order(which, before // count)[before % count])
-        return np.asarray(tokens[at * self.length : (at + 1) * self.length])
-
-    def _place(self, n: int) -> tuple[int, int]:
-        """Its domain, and how many of that domain came before."""
-        block, at = divmod(n, _BLOCK)
-        domain_B, rank_B = self._block(block)
-        return int(domain_B[at]), block * int(self._quota[domain_B[at]]) + int(rank_B[at])
-
-    def _make_block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        domain_B = np.repeat(np.arange(len(self.domains)), self._quota)
-        np.random.default_rng([self._seed, block]).shuffle(domain_B)
-        rank_B = np.zeros(_BLOCK, dtype=np.int64)
-        for which, quota in enumerate(self._quota):
-            rank_B[domain_B == which] = np.arange(quota)
-        return domain_B, rank_B
-
-    def _make_order(self, which: int, round_: int) -> np.ndarray:
-        count = len(self.domains[which].tokens) // self.length
-        return np.random.default_rng([self._seed, 1 + which, round_]).permutation(count)
-
-
-def open_text(
-    sources: Mapping[str, TextSource], model: Checkpoint, folder: Path, length: int, seed: int, ranks: World
-) -> PackedText:
-    """Text in the tokens of a model. The first rank tokenises; the others wait and find it done."""
-    if ranks.rank == 0:
-        for source in sources.values():
-            tokenise(source, model, folder)
-    ranks.wait()
-    domains = []
-    for name, source in sources.items():
-        path = tokenise(source, model, folder)
-        tokens = np.memmap(path, dtype=np.uint32, mode="r") if path.stat().st_size else np.zeros(0, np.uint32)
-        domains.append(Domain(name, tokens, source.weight))
-    return PackedText(domains, length, seed)
-
-
-def _quotas(weights: Sequence[float]) -> np.ndarray:
-    """Whole numbers that add up to a block, as near to the weights as can be (largest remainders)."""
-    exact = np.array(weights) / sum(weights) * _BLOCK
-    quotas = np.floor(exact).astype(np.int64)
-    missing = _BLOCK - int(quotas.sum())
-    quotas[np.argsort(quotas - exact, kind="stable")[:missing]] += 1
-    return quotas

@@ -1,4 +1,4 @@
-"""The training loop: one for pruning and for recovery, on one rank or on hundreds.
+"""The training loop: one for pruning and for distillation, on one rank or on hundreds.
 
 A step is `batch` sequences whatever the number of ranks: each takes its share, in passes of `micro_batch`. The loss is a mean
 over all tokens of the step, so that one rank and many compute the same up to rounding. What the loop does not know, a `Task`
@@ -13,19 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import ConfigError
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
 from draftsmith.training.checkpoint import Checkpoints, optimizer_state
-from draftsmith.training.data import PackedText
+from draftsmith.training.lessons import Lesson
 from draftsmith.training.mesh import Precision, World
 from draftsmith.training.sources import Source
 
@@ -70,28 +68,13 @@ class Task(Protocol):
         """A pass begins. What gradients are to reach must be computed anew."""
         ...
 
-    def loss(self, lm_loss: Tensor) -> Tensor:
-        """The loss of a pass, given that of the language model; added up over a step it must have the weight of one."""
+    def loss(self, taught: Tensor) -> Tensor:
+        """The loss of a pass, given that of the lesson; added up over a step it must have the weight of one."""
         ...
 
     def after(self, step: int) -> dict[str, float]:
         """The model's optimiser has stepped; the task's may. What to write into the log."""
         ...
-
-
-def next_token_loss(logits_BSV: Tensor, tokens_BS: Tensor, chunk: int = 1024) -> Tensor:
-    """The sum of the cross entropy over all tokens but the first of each row, in float32. Probabilities are held for one chunk
-    of tokens at a time, and computed again for the gradient."""
-    logits_NV, wanted_N = logits_BSV[:, :-1].flatten(0, 1), tokens_BS[:, 1:].flatten()
-    parts = [
-        checkpoint(_summed_loss, logits, wanted, use_reentrant=False)
-        for logits, wanted in zip(logits_NV.split(chunk), wanted_N.split(chunk), strict=True)
-    ]
-    return torch.stack(parts).sum()
-
-
-def _summed_loss(logits_NV: Tensor, wanted_N: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits_NV.float(), wanted_N, reduction="sum")
 
 
 def learning_rate(settings: TrainSettings, step: int) -> float:
@@ -104,14 +87,16 @@ def learning_rate(settings: TrainSettings, step: int) -> float:
 
 def train(
     source: Source,
-    text: PackedText,
+    lesson: Lesson,
     settings: TrainSettings,
     world: World,
     folder: Path,
     task: Task | None = None,
     note: Callable[[int, dict[str, float]], None] = lambda _step, _values: None,
+    check: Callable[[int], dict[str, float]] = lambda _step: {},
 ) -> bool:
-    """Train until the last step, from the newest checkpoint in `folder` if there is one. False if a signal ended it before."""
+    """Train until the last step, from the newest checkpoint in `folder` if there is one. False if a signal ended it before.
+    After a step `check` may measure something, on all ranks; `note` hears of every step."""
     share, size = shares(settings, world.size)
     passes = share // size
     named = dict(source.model.named_parameters())
@@ -130,7 +115,8 @@ def train(
     first = 0
     if checkpoints.load(loaded):
         first = int(loaded["step"])
-    tokens_per_step = settings.batch * settings.length
+    tokens_of_step = settings.batch * settings.length
+    said: dict[str, float] = {}
     with progress("training", settings.steps, already=first) as bar, _told_to_stop(world) as stopped:
         for step in range(first, settings.steps):
             began = time.monotonic()
@@ -138,27 +124,31 @@ def train(
                 group["lr"] = learning_rate(settings, step)
             if task is not None:
                 task.begin(step)
-            total = torch.zeros((), device=world.device)
+            total, asked = torch.zeros((), device=world.device), lesson.num_asked(step, step * settings.batch, settings.batch)
             for index in range(passes):
                 # Gradients are spread over the ranks after every pass: to keep them whole until the last would cost each rank
                 # as much memory as the whole model.
-                tokens_BS = _tokens(text, step * settings.batch + world.rank * share + index * size, size)
+                first_of_pass = step * settings.batch + world.rank * share + index * size
+                batch = lesson.batch(source.model, step, first_of_pass, size)
                 if task is not None:
                     task.prepare()
-                logits_BSV = source.model(input_ids=tokens_BS.to(world.device), use_cache=False).logits
                 # FSDP takes the mean over ranks: together the ranks' losses are the mean over the tokens of the step.
-                lm_loss = next_token_loss(logits_BSV, tokens_BS.to(world.device)) * world.size / _predicted(settings)
-                (lm_loss if task is None else task.loss(lm_loss)).backward()
-                total += lm_loss.detach()
+                taught = lesson.loss(source.model, batch) * world.size / asked
+                (taught if task is None else task.loss(taught)).backward()
+                total += taught.detach()
             norm = nn.utils.clip_grad_norm_(named.values(), settings.clip)
             optimizer.step()
             optimizer.zero_grad()
             values = task.after(step) if task is not None else {}
             dist.all_reduce(total)
             values |= {"loss": float(total) / world.size, "gradient": float(getattr(norm, "full_tensor", lambda n=norm: n)())}
-            values |= {"tokens_per_second": tokens_per_step / (time.monotonic() - began), "rate": learning_rate(settings, step)}
+            values |= {"tokens_per_second": tokens_of_step / (time.monotonic() - began), "rate": learning_rate(settings, step)}
+            values |= {"tokens": (step + 1) * tokens_of_step}
+            values |= check(step)
             note(step, values)
-            bar.advance(note=f"loss {values['loss']:.3f}, {values['tokens_per_second']:,.0f} tokens/s")
+            said |= {name: values[name] for name in ("loss", "tokens_per_step") if name in values}
+            line = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in said.items())
+            bar.advance(note=f"{line}, {values['tokens_per_second']:,.0f} tokens/s")
             ended = stopped()
             if ended or (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
                 checkpoints.save(state(step + 1), step + 1, wait=ended)
@@ -177,16 +167,6 @@ def shares(settings: TrainSettings, ranks: int) -> tuple[int, int]:
             f"a batch of {settings.batch} cannot be split over {ranks} ranks", "make it a multiple of the number of ranks"
         )
     return share, max(size for size in range(1, min(share, settings.micro_batch) + 1) if share % size == 0)
-
-
-def _predicted(settings: TrainSettings) -> int:
-    """Tokens of a step that are predicted."""
-    return settings.batch * (settings.length - 1)
-
-
-def _tokens(text: PackedText, first: int, count: int) -> Tensor:
-    rows = [text.sequence(first + i) for i in range(count)]
-    return torch.from_numpy(np.stack(rows).astype(np.int64))
 
 
 @contextmanager

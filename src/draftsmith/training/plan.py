@@ -16,8 +16,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from draftsmith.core.pruning import TrainingCost
 from draftsmith.core.shapes import Shape
+from draftsmith.training.batch import text_batch
 from draftsmith.training.hard_concrete import Gates
-from draftsmith.training.loop import TrainSettings, next_token_loss, shares
+from draftsmith.training.lessons import summed_loss
+from draftsmith.training.loop import TrainSettings, shares
 from draftsmith.training.masks import MaskHooks
 from draftsmith.training.mesh import empty_source, spread
 from draftsmith.training.sources import Source
@@ -59,15 +61,14 @@ def _peak(source: Source, mesh: DeviceMesh, settings: TrainSettings, ranks: int,
     spread(source, mesh, settings.precision, settings.save_activations)
     draw = _attach_masks(source, masked_to)
     optimizer = torch.optim.AdamW(source.model.parameters(), lr=1e-4)
-    tokens_BS = torch.zeros(size, settings.length, dtype=torch.long)
+    batch = text_batch(torch.zeros(size, settings.length, dtype=torch.long))
     tracker = FSDPMemTracker(source.model, optimizer)
     with tracker:
         for _ in range(2):  # the first has no optimiser state yet
             for _ in range(min(2, share // size)):  # the second pass of a step has gradients to add to
                 tracker.reset_mod_stats()
                 draw()
-                logits_BSV = source.model(input_ids=tokens_BS, use_cache=False).logits
-                next_token_loss(logits_BSV, tokens_BS).backward()
+                summed_loss(source.model, batch).backward()
             optimizer.step()
             optimizer.zero_grad()
     found: dict[str, int] = {}

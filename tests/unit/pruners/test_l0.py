@@ -112,21 +112,21 @@ def test_sequences_longer_than_the_model_are_refused(tmp_path: Path) -> None:
         registry.load("pruners", "l0").plan(asked, KeepPlan.everything(model_shape(source)), wrong)
 
 
-def test_recovery_trains_what_the_others_left(tmp_path: Path) -> None:
+def test_distillation_trains_what_the_others_left(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     source = planted(tmp_path / "source", "llama", nothing, layers=3)
     shape = model_shape(source)
     asked = job(source, tmp_path / "depth", layers=2)
     plan = registry.load("pruners", "depth").plan(asked, KeepPlan.everything(shape), {})
-    asked = replace(asked, scratch=tmp_path / "recover")
-    recover = registry.load("pruners", "recover")
+    asked = replace(asked, scratch=tmp_path / "distill")
+    distill = registry.load("pruners", "distill")
     fast = settings(tmp_path, 20)
     fast["train"]["learning_rate"] = 1e-2
-    assert recover.plan(asked, plan, fast) == plan
-    recover.cut(asked, plan, tmp_path / "model")
+    assert distill.plan(asked, plan, fast) == plan
+    distill.cut(asked, plan, tmp_path / "model")
     assert model_shape(tmp_path / "model") == asked.wanted
-    steps = [json.loads(line) for line in (tmp_path / "recover" / "training.jsonl").read_text().splitlines()]
+    steps = [json.loads(line) for line in (tmp_path / "distill" / "training.jsonl").read_text().splitlines()]
     assert steps[-1]["loss"] < steps[0]["loss"]
-    before, after = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("recover/cut", "model"))
+    before, after = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("distill/cut", "model"))
     assert not torch.equal(before.lm_head.weight, after.lm_head.weight)

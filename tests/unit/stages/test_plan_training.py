@@ -55,8 +55,8 @@ def test_activations_grow_with_the_pass_and_shrink_when_computed_again(source: P
     assert again.hours == pytest.approx(4 / 3 * large.hours)
 
 
-def test_recovery_is_of_the_small_model_only(source: Path, tmp_path: Path) -> None:
-    whole, small = plan(source, tmp_path), plan(source, tmp_path, kind="recover")
+def test_distillation_is_of_the_small_model_only(source: Path, tmp_path: Path) -> None:
+    whole, small = plan(source, tmp_path), plan(source, tmp_path, kind="distill")
     parameters = model_shape(source).model_copy(update={"layers": 2}).parameters
     assert small.checkpoint_bytes == pytest.approx(12 * parameters, rel=0.02)
     assert small.peak_bytes < whole.peak_bytes

@@ -127,15 +127,15 @@ def test_the_verb_says_what_it_made_and_where(source: Path, trace: Path, store: 
     assert (Path(said[-1]) / "model.safetensors").exists()
 
 
-def test_several_ranks_prune_and_recover_as_one_does(source: Path, trace: Path, tmp_path: Path) -> None:
-    """l0 on all ranks, its weights on to recover, and the same call again on another number of them."""
+def test_several_ranks_prune_and_distill_as_one_does(source: Path, trace: Path, tmp_path: Path) -> None:
+    """l0 on all ranks, its weights on to distill, and the same call again on another number of them."""
     words = " ".join(f"w{(7 * i) % 60}" for i in range(400))
     (tmp_path / "text.jsonl").write_text("".join(f'{{"text": "{words}"}}\n' for _ in range(4)))
     train = {"steps": 4, "batch": 4, "micro_batch": 2, "length": 16, "precision": "float32", "save_every": 2}
     training = {"text": {"words": {"path": str(tmp_path / "text.jsonl")}}, "train": train}
     settings = {
         "source": str(source), "trace": str(trace), "shape": {"layers": 2, "intermediate": 64}, "engine": {"threads": 1},
-        "pruners": [{"kind": "l0", "settings": training}, {"kind": "recover", "settings": training}],
+        "pruners": [{"kind": "l0", "settings": training}, {"kind": "distill", "settings": training}],
     }  # fmt: skip
     (tmp_path / "prune.yaml").write_text(json.dumps(settings))
     words_ = ["-m", "draftsmith", "prune", "--config", str(tmp_path / "prune.yaml"), "--store", str(tmp_path / "store")]
@@ -143,11 +143,11 @@ def test_several_ranks_prune_and_recover_as_one_does(source: Path, trace: Path, 
     done = subprocess.run(launch, capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-3000:]
     (folder,) = (tmp_path / "store" / "checkpoints").iterdir()
-    assert read_json(folder / "record.json")["pruners"] == ["l0", "recover"]
-    trained, recovered = (load_file(folder / part / "model.safetensors") for part in ("0-l0/model", "model"))
-    assert trained.keys() == recovered.keys()
+    assert read_json(folder / "record.json")["pruners"] == ["l0", "distill"]
+    trained, distilled = (load_file(folder / part / "model.safetensors") for part in ("0-l0/model", "model"))
+    assert trained.keys() == distilled.keys()
     assert model_shape(folder / "model").intermediate == 64
-    before = load_file(folder / "1-recover" / "cut" / "model.safetensors")
+    before = load_file(folder / "1-distill" / "cut" / "model.safetensors")
     assert all((before[name] == trained[name]).all() for name in trained)
     again = subprocess.run([sys.executable, *words_], capture_output=True, text=True, timeout=240)
     assert again.stdout.splitlines()[-1] == str(folder / "model")

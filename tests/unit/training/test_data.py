@@ -11,7 +11,8 @@ from draftsmith.core.errors import DataError
 pytest.importorskip("transformers")
 
 from draftsmith.engines._checkpoint import Checkpoint
-from draftsmith.training.data import Domain, PackedText, TextSource, tokenise
+from draftsmith.training.data import Samples, TextSource, prepare
+from draftsmith.training.samples import RowDomain, TextDomain
 
 
 def numbered(start: int, sequences: int, length: int) -> np.ndarray:
@@ -19,39 +20,39 @@ def numbered(start: int, sequences: int, length: int) -> np.ndarray:
     return np.repeat(np.arange(start, start + sequences), length).astype(np.uint32)
 
 
-def packed(weights: tuple[float, ...] = (3.0, 1.0), seed: int = 0) -> PackedText:
-    domains = [Domain(str(i), numbered(1000 * i, 40, 8), weight) for i, weight in enumerate(weights)]
-    return PackedText(domains, length=8, seed=seed)
+def mixed(weights: tuple[float, ...] = (3.0, 1.0), seed: int = 0) -> Samples:
+    domains = {str(i): TextDomain(numbered(1000 * i, 40, 8), 8) for i in range(len(weights))}
+    return Samples(domains, {str(i): weight for i, weight in enumerate(weights)}, seed)
 
 
 def test_domains_have_their_shares() -> None:
-    text = packed((3.0, 1.0, 0.5))
-    seen = Counter(int(text.sequence(n)[0]) // 1000 for n in range(3000))
+    text = mixed((3.0, 1.0, 0.5))
+    seen = Counter(int(text.sample(n).tokens_S[0]) // 1000 for n in range(3000))
     assert [seen[i] / 3000 for i in range(3)] == pytest.approx([3 / 4.5, 1 / 4.5, 0.5 / 4.5], abs=0.001)
 
 
 def test_every_sequence_comes_once_a_round_and_in_another_order_each_round() -> None:
-    text = packed()
-    first = [int(text.sequence(n)[0]) for n in range(2000)]
+    text = mixed()
+    first = [int(text.sample(n).tokens_S[0]) for n in range(2000)]
     mine = [one for one in first if one < 1000]
     rounds = [mine[low : low + 40] for low in range(0, 400, 40)]
     assert all(sorted(one) == list(range(40)) for one in rounds)
     assert rounds[0] != rounds[1]
-    assert all(len(set(text.sequence(n).tolist())) == 1 for n in range(100))
+    assert all(len(set(text.sample(n).tokens_S.tolist())) == 1 for n in range(100))
 
 
 def test_a_sequence_is_known_from_its_number() -> None:
-    whole = [packed().sequence(n).tolist() for n in range(50)]
-    text = packed()
+    whole = [mixed().sample(n).tokens_S.tolist() for n in range(50)]
+    text = mixed()
     for n in (49, 7, 30, 0, 1049):
-        text.sequence(n)
-    assert [text.sequence(n).tolist() for n in range(50)] == whole
-    assert [packed(seed=1).sequence(n).tolist() for n in range(50)] != whole
+        text.sample(n)
+    assert [text.sample(n).tokens_S.tolist() for n in range(50)] == whole
+    assert [mixed(seed=1).sample(n).tokens_S.tolist() for n in range(50)] != whole
 
 
 def test_a_domain_without_a_whole_sequence_is_refused() -> None:
-    with pytest.raises(DataError, match="the domain few has 7 tokens, less than one sequence of 8"):
-        PackedText([Domain("few", np.zeros(7, np.uint32), 1.0)], length=8, seed=0)
+    with pytest.raises(DataError, match="the domain few has less than one sequence"):
+        Samples({"few": TextDomain(np.zeros(7, np.uint32), 8)}, {"few": 1.0}, seed=0)
 
 
 class TestTokenising:
@@ -60,7 +61,8 @@ class TestTokenising:
         return Checkpoint(target, False)
 
     def tokens(self, path: Path, model: Checkpoint, folder: Path) -> list[int]:
-        return np.fromfile(tokenise(TextSource(path=str(path)), model, folder), dtype=np.uint32).tolist()
+        found = prepare(TextSource(path=str(path)), model, folder, length=1)
+        return [int(found.sample(at).tokens_S[0]) for at in range(len(found))]
 
     def test_documents_are_apart_by_the_end_token(self, tmp_path: Path, model: Checkpoint) -> None:
         (tmp_path / "a.jsonl").write_text('{"text": "w1 w2"}\n{"text": "w3"}\n')
@@ -70,11 +72,11 @@ class TestTokenising:
     def test_what_was_tokenised_is_kept_until_the_text_changes(self, tmp_path: Path, model: Checkpoint) -> None:
         file = tmp_path / "a.jsonl"
         file.write_text('{"text": "w1"}\n')
-        source = TextSource(path=str(file))
-        kept = tokenise(source, model, tmp_path / "kept")
-        assert tokenise(source, model, tmp_path / "kept") == kept
+        for _ in range(2):
+            assert self.tokens(file, model, tmp_path / "kept") == [5, 2]
+            assert len(list((tmp_path / "kept").iterdir())) == 1
         file.write_text('{"text": "w1 w1"}\n')
-        assert tokenise(source, model, tmp_path / "kept") != kept
+        assert self.tokens(file, model, tmp_path / "kept") == [5, 5, 2]
 
     def test_a_line_without_text_is_refused(self, tmp_path: Path, model: Checkpoint) -> None:
         (tmp_path / "a.jsonl").write_text('{"words": "w1"}\n')
@@ -96,6 +98,8 @@ class TestTokenising:
                 max_new_tokens=4, engine={"dtype": "float32", "threads": 1}, store=tmp_path / "store",
             ).folder  # fmt: skip
 
-        assert len(self.tokens(recorded("train"), model, tmp_path / "kept")) >= 2 * 4
+        rows = prepare(TextSource(path=str(recorded("train"))), model, tmp_path / "kept", length=16)
+        assert isinstance(rows, RowDomain)
+        assert sum(rows.num_asked(at) for at in range(len(rows))) == 2 * 4
         with pytest.raises(DataError, match="holds prompts of the test split"):
-            self.tokens(recorded("test"), model, tmp_path / "kept")
+            prepare(TextSource(path=str(recorded("test"))), model, tmp_path / "kept", length=16)

@@ -42,7 +42,9 @@ def losses(folder: Path) -> dict[int, float]:
 
 
 def weights(folder: Path) -> dict[str, "torch.Tensor"]:
-    found: dict[str, torch.Tensor] = torch.load(folder / "weights.pt")
+    from safetensors.torch import load_file
+
+    found: dict[str, torch.Tensor] = load_file(folder / "weights.safetensors")
     return found
 
 
@@ -64,7 +66,7 @@ def test_any_number_of_ranks_has_the_same_losses(source: Path, two: Path, tmp_pa
 
 def test_a_killed_run_ends_in_the_same_weights(source: Path, two: Path, tmp_path: Path) -> None:
     assert run(source, tmp_path, 2, "1@6") != 0
-    assert not (tmp_path / "weights.pt").exists()
+    assert not (tmp_path / "weights.safetensors").exists()
     run(source, tmp_path, 2)
     ours, theirs = weights(tmp_path), weights(two)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
-from draftsmith.training.data import Domain, PackedText
+from draftsmith.training.data import Samples
+from draftsmith.training.lessons import Lesson
 from draftsmith.training.loop import TrainSettings, train
 from draftsmith.training.mesh import load_sharded, world
+from draftsmith.training.samples import TextDomain
 
 
-def text() -> PackedText:
+def samples() -> Samples:
     rng = np.random.default_rng(0)
-    domains = [Domain(name, rng.integers(4, 60, size=4000).astype(np.uint32), weight) for name, weight in (("a", 2), ("b", 1))]
-    return PackedText(domains, length=16, seed=3)
+    domains = {name: TextDomain(rng.integers(4, 60, size=4000).astype(np.uint32), length=16) for name in ("a", "b")}
+    return Samples(domains, {"a": 2, "b": 1}, seed=3)
 
 
 def main(source: str, folder: str, steps: str, kill: str) -> None:
@@ -46,10 +49,10 @@ def main(source: str, folder: str, steps: str, kill: str) -> None:
             if kill != "never" and ranks.rank == int(rank) and step == int(at):
                 os.kill(os.getpid(), signal.SIGTERM if how else signal.SIGKILL)
 
-        finished = train(loaded, text(), settings, ranks, Path(folder) / "checkpoints", note=note)
+        finished = train(loaded, Lesson(samples(), ranks.device), settings, ranks, Path(folder) / "checkpoints", note=note)
         whole = {name: weight.full_tensor() for name, weight in loaded.model.named_parameters()}
         if finished and ranks.rank == 0:
-            torch.save(whole, Path(folder) / "weights.pt")
+            save_file(whole, Path(folder) / "weights.safetensors")
 
 
 if __name__ == "__main__":

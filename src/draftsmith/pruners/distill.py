@@ -1,0 +1,143 @@
+"""Pruner `distill`: cuts nothing, and trains what the pruners before it left. The last of a chain: depth, width, distill.
+
+Only the small model is in memory, so a draft can be cut from a source that would not fit with its optimiser; and its teacher
+only if what was recorded of the target does not do."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from draftsmith.core.checkpoints import find_model, model_fingerprint
+from draftsmith.core.config import StrictConfig, parse_config
+from draftsmith.core.errors import ConfigError, DataError
+from draftsmith.core.keep_plans import KeepPlan
+from draftsmith.core.pruning import PruneJob, TrainingCost
+from draftsmith.core.sampling import DraftMethod
+from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.trace import TraceReader
+from draftsmith.training.data import Samples, TextSource, open_samples, text_identity
+from draftsmith.training.held_out import HeldOut
+from draftsmith.training.lessons import Lesson
+from draftsmith.training.loop import STOPPED, TrainSettings, shares, train
+from draftsmith.training.losses import LOSSES
+from draftsmith.training.mesh import World, load_sharded, world
+from draftsmith.training.notes import TrainingNotes
+from draftsmith.training.plan import training_cost
+from draftsmith.training.samples import RowDomain
+from draftsmith.training.sources import Source, checked, versions
+from draftsmith.training.surgery import cut
+from draftsmith.training.trained import cut_trained
+
+
+class DistillSettings(StrictConfig):
+    """What to learn from, by which loss, and how long. `text` may be recorded traces, whose outputs are learnt, and running
+    text. Without a `teacher`, a loss that compares probabilities takes those that the traces keep. `method`: how the draft will
+    propose. `held_out` is a trace to measure tokens per step on, every `check_every` steps at `lookahead`."""
+
+    text: dict[str, TextSource] = Field(min_length=1)
+    loss: str = "cross_entropy"
+    teacher: str | None = None
+    method: DraftMethod = "greedy"
+    lookahead: int = Field(5, ge=1)
+    on_policy_every: int | None = Field(None, ge=1)
+    held_out: str | None = None
+    held_out_rows: int = Field(48, ge=1)
+    check_every: int = Field(100, ge=1)
+    train: TrainSettings = TrainSettings()
+
+
+def _settings(settings: dict[str, Any]) -> DistillSettings:
+    asked = parse_config(DistillSettings, settings, "the settings of distill")
+    if asked.loss not in LOSSES:
+        raise ConfigError(f"there is no loss {asked.loss!r}", f"use one of {', '.join(LOSSES)}")
+    if asked.on_policy_every is not None and asked.teacher is None:
+        raise ConfigError("what the student writes must be judged by a teacher", "name one: `teacher`, usually the target")
+    if asked.held_out is not None:
+        TraceReader(Path(asked.held_out)).refuse_test()
+    return asked
+
+
+class _Distill:
+    cuts = ()
+    trains = True
+    versions = staticmethod(versions)
+
+    def identity(self, settings: dict[str, Any]) -> dict[str, Any]:
+        asked = _settings(settings)
+        rest = asked.model_dump(mode="json", include={"loss", "method", "lookahead", "on_policy_every"})
+        teacher = None if asked.teacher is None else model_fingerprint(find_model(asked.teacher))
+        return {**rest, "teacher": teacher, "train": asked.train.identity(), "text": text_identity(asked.text)}
+
+    def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
+        asked, small = _settings(settings), job.scratch / "cut"
+        run = asked.train
+        checkpoint = checked(job, run.length)
+        with world() as ranks:
+            shares(run, ranks.size)
+            if ranks.rank == 0 and not small.exists():
+                cut(job.source, so_far, small)
+            samples = open_samples(asked.text, checkpoint, job.scratch / "tokens", run.length, run.seed, ranks)
+            _check_taught(asked, samples)
+            student = load_sharded(small, ranks, run.precision, run.save_activations, run.compile)
+            lesson = _lesson(asked, job, samples, ranks)
+            with TrainingNotes(job.scratch, ranks) as notes:
+                check = _check(asked, student, ranks)
+                if not train(student, lesson, run, ranks, job.scratch / "checkpoints", note=notes.add, check=check):
+                    raise SystemExit(STOPPED)
+        return so_far
+
+    def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> TrainingCost:
+        return training_cost(source, _settings(settings).train, ranks, cut_to=wanted)
+
+    def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
+        small = job.scratch / "cut"
+        cut_trained(small, job.scratch / "checkpoints", KeepPlan.everything(model_shape(small)), folder)
+
+
+def _lesson(asked: DistillSettings, job: PruneJob, samples: Samples, ranks: World) -> Lesson:
+    teacher = None
+    if asked.teacher is not None:
+        path = find_model(asked.teacher)
+        checked(replace(job, source=path), asked.train.length)
+        teacher = load_sharded(path, ranks, asked.train.precision).model.eval()
+    return Lesson(
+        samples=samples,
+        device=ranks.device,
+        loss_name=asked.loss,
+        teacher=teacher,
+        method=asked.method,
+        lookahead=asked.lookahead,
+        on_policy_every=asked.on_policy_every,
+        seed=asked.train.seed,
+    )
+
+
+def _check_taught(asked: DistillSettings, samples: Samples) -> None:
+    """A loss that compares probabilities needs them at every place."""
+    if asked.loss == "cross_entropy" or asked.teacher is not None:
+        return
+    for name, domain in zip(asked.text, samples.domains, strict=True):
+        if not isinstance(domain, RowDomain) or domain.kept == 0:
+            raise DataError(
+                f"the loss {asked.loss} needs the target's probabilities, and {name} has none",
+                "record with `--top-logprobs 16`, name a `teacher`, or take the loss cross_entropy",
+            )
+
+
+def _check(asked: DistillSettings, student: Source, ranks: World) -> Callable[[int], dict[str, float]]:
+    if asked.held_out is None:
+        return lambda _step: {}
+    held_out = HeldOut(TraceReader(Path(asked.held_out)), asked.held_out_rows, asked.lookahead, asked.method, ranks)
+
+    def measured(step: int) -> dict[str, float]:
+        if (step + 1) % asked.check_every and step + 1 != asked.train.steps:
+            return {}
+        return {"tokens_per_step": held_out.tokens_per_step(student.model)}
+
+    return measured
+
+
+PLUGIN = _Distill()

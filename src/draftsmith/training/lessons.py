@@ -1,0 +1,102 @@
+"""What a step teaches: samples go through the student, and a loss compares what it says with what the target does.
+
+The output head is applied to a chunk of places at a time, and again for the gradient, so that no more logits than those of a
+chunk are ever held, whatever the vocabulary and however many tokens a step has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from draftsmith.core.sampling import DraftMethod
+from draftsmith.theory.gains import step_gains
+from draftsmith.training.batch import Batch, collate, hidden_at
+from draftsmith.training.data import Samples
+from draftsmith.training.losses import LOSSES, Views, views
+from draftsmith.training.on_policy import num_written, student_samples
+
+CHUNK = 1024  # places
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Samples and a loss. With a `teacher`, a model, it is asked itself; otherwise what was recorded of it must do.
+    `acceptance_length` weighs every place of an output by the steps that it would save at `lookahead`, given how the student
+    does now. In every `on_policy_every`-th step the student writes what it then learns from."""
+
+    samples: Samples
+    device: torch.device
+    loss_name: str = "cross_entropy"
+    teacher: Any = None
+    method: DraftMethod = "greedy"
+    lookahead: int = 5
+    on_policy_every: int | None = None
+    seed: int = 0
+
+    def batch(self, model: Any, step: int, first: int, count: int) -> Batch:
+        """Of `count` sequences from the `first` on."""
+        numbers = range(first, first + count)
+        found = [self.samples.sample(n) for n in numbers]
+        if self._is_on_policy(step):
+            found = student_samples(model, found, [(self.seed, n) for n in numbers], self.device)
+        return collate(found, self.device)
+
+    def num_asked(self, step: int, first: int, count: int) -> int:
+        """Tokens that are to be predicted in so many sequences."""
+        if self._is_on_policy(step):
+            return count * num_written(len(self.samples.sample(first).tokens_S))
+        return sum(self.samples.num_asked(n) for n in range(first, first + count))
+
+    def _is_on_policy(self, step: int) -> bool:
+        return self.on_policy_every is not None and step % self.on_policy_every == 0
+
+    def loss(self, model: Any, batch: Batch) -> Tensor:
+        """Summed over all that is predicted."""
+        weigh = self._gains if self.loss_name == "acceptance_length" else None
+        return summed_loss(model, batch, self.loss_name, self.teacher, weigh)
+
+    def _gains(self, log_q_P: Tensor, batch: Batch) -> Tensor:
+        if self.method == "probabilistic" and batch.log_p_P is not None:
+            log_q_P = (log_q_P - batch.log_p_P).clamp_max(0.0)
+        chances_P = log_q_P.exp().double().cpu().numpy()
+        gains_P = np.concatenate(step_gains([chances_P[run] for run in batch.runs], self.lookahead))
+        return torch.from_numpy(gains_P).to(self.device, torch.float32)
+
+
+def summed_loss(
+    model: Any,
+    batch: Batch,
+    loss_name: str = "cross_entropy",
+    teacher: Any = None,
+    weigh: Callable[[Tensor, Batch], Tensor] | None = None,
+) -> Tensor:
+    """A loss over all places of a batch; `weigh` makes weights from the log-probabilities of the emitted tokens."""
+    hidden_PH = hidden_at(model, batch)
+    with torch.no_grad():
+        teacher_PH = None if teacher is None else hidden_at(teacher, batch)
+
+    def said(hidden_NH: Tensor, part: slice) -> Views:
+        logits_NV, wanted_N = model.get_output_embeddings()(hidden_NH), batch.wanted_P[part]
+        if teacher_PH is not None:
+            with torch.no_grad():
+                teacher_NV = teacher.get_output_embeddings()(teacher_PH[part])
+            return views(logits_NV, wanted_N, teacher_NV)
+        if batch.top_ids_PK is None or batch.top_log_p_PK is None:
+            return views(logits_NV, wanted_N)
+        return views(logits_NV, wanted_N, None, batch.top_ids_PK[part], batch.top_log_p_PK[part])
+
+    chunks = [slice(low, low + CHUNK) for low in range(0, len(batch.asked_P), CHUNK)]
+    weights_P = None
+    if weigh is not None:
+        with torch.no_grad():
+            weights_P = weigh(torch.cat([said(hidden_PH[part], part).log_q_N for part in chunks]), batch)
+
+    def summed(hidden_NH: Tensor, part: slice) -> Tensor:
+        loss_N = LOSSES[loss_name](said(hidden_NH, part))
+        return (loss_N if weights_P is None else loss_N * weights_P[part]).sum()
+
+    return torch.stack([checkpoint(summed, hidden_PH[part], part, use_reentrant=False) for part in chunks]).sum()
