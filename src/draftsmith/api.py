@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from draftsmith.core.config import parse_config
 from draftsmith.core.doctor import Diagnosis, diagnose
 from draftsmith.core.records import (
+    Design,
     DistilledCheckpoint,
     LiveCard,
     Prediction,
@@ -30,12 +31,15 @@ from draftsmith.core.records import (
 )
 from draftsmith.core.store import Store, read_record
 from draftsmith.core.trace import Trace
+from draftsmith.figures.design import design as design_chart
 from draftsmith.figures.learning import learning
 from draftsmith.figures.page import write_page
 from draftsmith.figures.prediction import break_even, page_sections, step_split, throughput
 from draftsmith.figures.save import save_chart
 from draftsmith.figures.shapes import shapes as shapes_chart
 from draftsmith.figures.tokens_per_step import tokens_per_step
+from draftsmith.stages.design import DesignConfig
+from draftsmith.stages.design import design as run_design
 from draftsmith.stages.distill import DistillConfig
 from draftsmith.stages.distill import distill as run_distill
 from draftsmith.stages.evaluate import EvaluateConfig
@@ -143,6 +147,14 @@ def plan_training(*, store: str | Path | None = None, **settings: Any) -> Kept[T
     return _kept(TrainingPlan, run_plan_training(config, Store(store or default_store())))
 
 
+def design(*, store: str | Path | None = None, **settings: Any) -> Kept[Design]:
+    """Rank every shape that can be cut from a source by the throughput it would give; needs no engine.
+
+    Settings: see [`DesignConfig`][draftsmith.stages.design.DesignConfig]."""
+    config = parse_config(DesignConfig, _plain(settings), "the settings of design")
+    return _kept(Design, run_design(config, Store(store or default_store())))
+
+
 def predict(*, store: str | Path | None = None, **settings: Any) -> Kept[Prediction]:
     """Throughput, a verdict, the best lookaheads and the inverses, from records or from numbers; needs no engine.
 
@@ -170,6 +182,11 @@ def picture(card: Kept[Scorecard], live: tuple[Kept[LiveCard], ...] = ()) -> lis
     """Draw tokens per step against lookahead beside the scorecard, as PNG, SVG and HTML. Needs the extra `report`."""
     chart = tokens_per_step(card.record, [one.record for one in live])
     return save_chart(chart, card.folder, "tokens_per_step")
+
+
+def design_picture(kept: Kept[Design]) -> list[Path]:
+    """Draw draft time against tokens per step beside a design. Needs the extra `report`."""
+    return save_chart(design_chart(kept.record), kept.folder, "design")
 
 
 def learning_picture(kept: Kept[DistilledCheckpoint], **others: Kept[DistilledCheckpoint]) -> list[Path]:

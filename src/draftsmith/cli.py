@@ -290,6 +290,42 @@ def prune(
 
 
 @app.command()
+def design(
+    source: Annotated[str | None, typer.Option(help="The model to cut from: a folder.")] = None,
+    profile: Annotated[str | None, typer.Option(help="A profile of the target.")] = None,
+    shapes: Annotated[str | None, typer.Option(help="A profile of shapes of the source's kind (`profile --shapes`).")] = None,
+    probe: Annotated[
+        list[str] | None, typer.Option(help="CHECKPOINT,SCORECARD: a draft that was distilled and evaluated; several times.")
+    ] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens that the draft may be trained on.")] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="Batch sizes with their shares of the traffic, such as 1=0.5,8=0.5.")
+    ] = None,
+    context: Annotated[int | None, typer.Option(help="Context length; the profile's shortest if nothing is said.")] = None,
+    lookahead: Annotated[str | None, typer.Option(help="Lookaheads to consider, such as 1,2,4.")] = None,
+    most_parameters: Annotated[int | None, typer.Option(help="Parameters that a draft may have.")] = None,
+    memory_gb: Annotated[float | None, typer.Option(help="Memory that a draft's weights may take.")] = None,
+    pictures: Annotated[bool, typer.Option(help="Draw the candidates beside the record.")] = True,
+    config: ConfigFile = None,
+    store: StoreFolder = None,
+) -> None:
+    """Which shape to cut: every legal one, ranked by the throughput it would give."""
+    from draftsmith import api
+    from draftsmith.cli_tables import print_design
+
+    settings = {
+        "source": source, "profile": profile, "shapes": shapes, "tokens": tokens, "batches": _pairs(batch, "--batch"),
+        "probes": tuple(_probe(one) for one in probe) if probe else None,
+        "context": context, "lookaheads": _numbers(lookahead), "most_parameters": most_parameters, "memory_gb": memory_gb,
+    }  # fmt: skip
+    kept = api.design(store=store, **_settings(config, settings))
+    print_design(kept)
+    if pictures:
+        _draw(lambda: api.design_picture(kept))
+    typer.echo(kept.folder)
+
+
+@app.command()
 def distill(
     student: Annotated[str | None, typer.Option(help="The draft that is to learn: a folder.")] = None,
     trace: Annotated[str | None, typer.Option(help="Recorded output of the target, of the train split.")] = None,
@@ -406,7 +442,7 @@ def _settings(config: Path | None, options: dict[str, Any]) -> dict[str, Any]:
 def _merge(base: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for name, value in options.items():
-        if not isinstance(value, dict) or name == "tokens_per_step":
+        if not isinstance(value, dict) or name in ("tokens_per_step", "batches"):
             if value is not None:
                 merged[name] = value
         elif given := {key: inner for key, inner in value.items() if inner is not None}:
@@ -428,15 +464,20 @@ def _numbers(text: str | None, option: str = "--lookahead") -> tuple[int, ...] |
         raise typer.BadParameter(f"{text!r} is not a list of numbers like 1,2,3,5", param_hint=option) from None
 
 
-def _pairs(text: str | None) -> dict[int, float] | None:
+def _pairs(text: str | None, option: str = "--tokens-per-step") -> dict[int, float] | None:
     if text is None:
         return None
     try:
-        return {int(k): float(tokens) for k, _, tokens in (part.partition("=") for part in text.split(","))}
+        return {int(name): float(value) for name, _, value in (part.partition("=") for part in text.split(","))}
     except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not a list like 3=2.1,5=2.4 (lookahead=tokens per step)", param_hint="--tokens-per-step"
-        ) from None
+        raise typer.BadParameter(f"{text!r} is not a list like 3=2.1,5=2.4", param_hint=option) from None
+
+
+def _probe(text: str) -> dict[str, str]:
+    checkpoint, comma, scorecard = text.partition(",")
+    if not comma:
+        raise typer.BadParameter(f"{text!r} is not CHECKPOINT,SCORECARD", param_hint="--probe")
+    return {"checkpoint": checkpoint, "scorecard": scorecard}
 
 
 def _draw(pictures: Callable[[], list[Path]]) -> None:

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from draftsmith.api import Kept
 from draftsmith.core.records import (
+    Design,
     DistilledCheckpoint,
     LiveCard,
     Prediction,
@@ -57,6 +58,40 @@ def print_checkpoint(kept: Kept[PrunedCheckpoint]) -> None:
         f"{shape.hidden} hidden, {shape.intermediate} neurons, {made.parameters / 1e6:.1f}M parameters"
     )
     typer.echo(f"layers kept: {', '.join(map(str, made.layers_kept))}")
+
+
+def print_design(kept: Kept[Design]) -> None:
+    made = kept.record
+    table = Table(title=f"The best draft of every depth, cut from {made.source}, after {made.tokens / 1e6:.1f}M tokens")
+    for name in (
+        "layers",
+        "heads",
+        "kv",
+        "hidden",
+        "neurons",
+        "M weights",
+        "look ahead",
+        "tokens/step",
+        "draft ms",
+        "tokens/s",
+        "x plain",
+    ):
+        table.add_column(name, justify="right")
+    for one in made.by_depth:
+        shape = one.shape
+        table.add_row(
+            *(str(size) for size in (shape.layers, shape.heads, shape.kv_heads, shape.hidden, shape.intermediate)),
+            f"{one.parameters / 1e6:.1f}", str(one.lookahead), f"{one.tokens_per_step:.2f}", f"{one.draft_ms:.2f}",
+            f"{one.tokens_per_second:.1f}", f"{one.speedup:.2f} ± {one.speedup * one.error:.2f}",
+        )  # fmt: skip
+    Console().print(table)
+    best, probe = made.by_depth[0], made.next_probe.shape
+    typer.echo(f"{made.considered:,} shapes; plain decoding gives {made.plain_tokens_per_second:.1f} tokens/s.")
+    typer.echo("No shape is expected to gain anything." if best.speedup <= 1 else f"Cut to {best.shape.layers} layers first.")
+    typer.echo(
+        f"Worth a probe next: {probe.layers} layers, {probe.heads} heads ({probe.kv_heads} kv), {probe.hidden} hidden, "
+        f"{probe.intermediate} neurons."
+    )
 
 
 def print_learnt(kept: Kept[DistilledCheckpoint]) -> None:

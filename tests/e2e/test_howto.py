@@ -39,6 +39,15 @@ INSTEAD = {
         "steps: 2000, batch: 64, micro_batch: 8, length: 1024": "steps: 4, batch: 8, micro_batch: 4, length: 16",
         "steps: 4000, batch: 64, micro_batch: 8, length: 1024, learning_rate": "steps: 4, batch: 8, length: 16, learning_rate",
     },
+    "choose-a-shape": {
+        "draftsmith profile": "draftsmith profile --steps 3 --max-rounds 2",
+        "--batch 1,4,16 --context 128,1024": "--batch 1,4 --lookahead 1,3 --context 16",
+        "--batch 1,4,16 --context 128": "--batch 1,4 --context 16",
+        "--max-new-tokens 128": "--max-new-tokens 24",
+        "in 2 8": "in 1 2",
+        "--steps 200": "--steps 4 --batch 4 --length 32",
+        "--batch 1=2,16=1": "--batch 1=2,4=1",
+    },
     "teach-a-draft": {
         "--max-new-tokens 128": "--max-new-tokens 24",
         "--steps 4000 --batch 64 --length 1024": "--steps 4 --batch 4 --length 32 --check-every 2",
@@ -60,13 +69,20 @@ def small(shape: dict[str, int]) -> dict[str, int]:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a target, a draft that often agrees with it, prompts, and four of the example's shapes made small."""
     folder = tmp_path_factory.mktemp("howto")
-    near_copy(tiny_llama(folder / "target"), folder / "draft", noise=0.3)
+    near_copy(tiny_llama(folder / "target", layers=3), folder / "draft", noise=0.3)
     rows = [{"prompt": " ".join(f"w{(7 * i + j) % 60}" for j in range(4 + i % 3))} for i in range(40)]
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": row["prompt"]}) + "\n" for row in rows))
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     shapes = yaml.safe_load((ROOT / SHAPES).read_text())
     shapes["architecture"] |= {"vocab_size": 64, "max_position_embeddings": 256}
     shapes["groups"] = {group: [small(one) for one in own[:2]] for group, own in list(shapes["groups"].items())[:2]}
+    own = json.loads((folder / "target" / "config.json").read_text())
+    sizes = [{"num_hidden_layers": n} for n in (1, 2, 4)] + [
+        {"hidden_size": 128},
+        {"intermediate_size": 256},
+        {"vocab_size": 640},
+    ]
+    (folder / "shapes.yaml").write_text(yaml.safe_dump({"architecture": own, "groups": {"llama": sizes}}))
     (folder / SHAPES).parent.mkdir(parents=True)
     (folder / SHAPES).write_text(yaml.safe_dump(shapes))
     return folder
@@ -78,6 +94,7 @@ def run(script: str, place: Path) -> str:
         "DRAFT": place / "draft",
         "PROMPTS": place / "prompts.jsonl",
         "TEXT": place / "text.jsonl",
+        "SHAPES": place / "shapes.yaml",
         "ENGINE": "transformers",
         "DRAFTSMITH_STORE": place / "store",
     }
@@ -111,8 +128,12 @@ def test_the_page_runs_as_it_stands(page: str, place: Path) -> None:
         assert len(records(place, "predictions")) == 3  # numbers typed in, the draft, the shape
         (shapes,) = records(place, "shapes")
         assert len(shapes["cells"]) == 4  # type: ignore[arg-type]
+    elif page == "choose-a-shape":
+        (made,) = records(place, "designs")
+        assert len(made["probes"]) == 2  # type: ignore[arg-type]
+        assert "Worth a probe next" in printed
     elif page == "teach-a-draft":
-        assert sorted(len(one["curve"]) for one in records(place, "distilled")) == [4, 4]  # type: ignore[arg-type]
+        assert [len(one["curve"]) for one in records(place, "distilled") if one["held_out"]] == [4, 4]  # type: ignore[arg-type]
         assert "on what was held out" in printed
     elif page == "cut-a-draft":
         assert sorted(len(one["pruners"]) for one in records(place, "checkpoints")) == [1, 2]  # type: ignore[arg-type]

@@ -72,6 +72,63 @@ class PrunedCheckpoint(StrictConfig):
     fingerprint: str
 
 
+class LatencyModel(StrictConfig):
+    """Step time from shape, fitted to a ShapeProfile, for passes of up to `most_tokens` new tokens. Errors are relative, on
+    shapes left out of the fit in turn."""
+
+    dtype: str
+    coefficients: dict[str, float]
+    most_tokens: int
+    num_shapes: int
+    unseen_error_median: float
+    unseen_error_worst: float
+    unseen_error_rms: float
+
+
+class DesignCandidate(StrictConfig):
+    """A shape, and what is expected of it. `lookahead`, `tokens_per_step` and `draft_ms` (a token) are at the first batch size;
+    `error` is the relative standard deviation of the throughput."""
+
+    shape: Shape
+    parameters: int
+    tokens_per_second: float
+    speedup: float
+    error: float
+    lookahead: int
+    tokens_per_step: float
+    draft_ms: float
+
+
+class DesignProbe(StrictConfig):
+    """A shape that was trained and replayed, and what the law makes of it: the first proposal's acceptance."""
+
+    shape: Shape
+    tokens: int
+    acceptance: float
+    fitted_acceptance: float
+
+
+class Design(StrictConfig):
+    """Which shape to cut: `draftsmith design`. `by_depth` holds the best candidate of every depth, the best first; `front`
+    those that no other beats in both draft time and tokens per step; `next_probe` what would be worth knowing."""
+
+    kind: Literal["design"] = "design"
+    schema_version: Literal[1] = 1
+    source: str
+    engine: str
+    considered: int
+    tokens: int
+    shares: dict[int, float]
+    context: int
+    plain_tokens_per_second: float
+    by_depth: tuple[DesignCandidate, ...]
+    front: tuple[DesignCandidate, ...]
+    next_probe: DesignCandidate
+    probes: tuple[DesignProbe, ...]
+    law: dict[str, tuple[float, float]]  # each slope and its standard deviation
+    latency: LatencyModel
+
+
 class LearningPoint(StrictConfig):
     """A moment of a run: tokens seen, the mean loss since the point before, and tokens per step if they were measured."""
 
@@ -230,19 +287,6 @@ class ShapeProfile(StrictConfig):
     machine: dict[str, Any]
     busy: bool
     cells: tuple[ShapeCell, ...]
-
-
-class LatencyModel(StrictConfig):
-    """Step time from shape, fitted to a ShapeProfile, for passes of up to `most_tokens` new tokens. Errors are relative, on
-    shapes left out of the fit in turn."""
-
-    dtype: str
-    coefficients: dict[str, float]
-    most_tokens: int
-    num_shapes: int
-    unseen_error_median: float
-    unseen_error_worst: float
-    unseen_error_rms: float
 
 
 class ScheduleCell(StrictConfig):

@@ -2,6 +2,7 @@
 and without it there is one rank."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from draftsmith.training.sources import Source
 Precision = Literal["float32", "bfloat16"]
 _PATIENCE = timedelta(hours=6)  # while the first rank tokenises or writes, the others wait
 _joined = count()
+# Hidden states come out of a sharded model as views, and nothing here changes an output in place.
+warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
 @dataclass(frozen=True)
