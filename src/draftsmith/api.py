@@ -21,10 +21,12 @@ from draftsmith.core.doctor import Diagnosis, diagnose
 from draftsmith.core.records import (
     Design,
     DistilledCheckpoint,
+    Forged,
     LiveCard,
     Prediction,
     Profile,
     PrunedCheckpoint,
+    RowsCard,
     Scorecard,
     ShapeProfile,
     TrainingPlan,
@@ -32,12 +34,17 @@ from draftsmith.core.records import (
 from draftsmith.core.store import Store, read_record
 from draftsmith.core.trace import Trace
 from draftsmith.figures.design import design as design_chart
+from draftsmith.figures.forged import forged as forged_chart
+from draftsmith.figures.forged import page_sections as forged_sections
 from draftsmith.figures.learning import learning
 from draftsmith.figures.page import write_page
 from draftsmith.figures.prediction import break_even, page_sections, step_split, throughput
+from draftsmith.figures.rows import rows as rows_chart
 from draftsmith.figures.save import save_chart
 from draftsmith.figures.shapes import shapes as shapes_chart
 from draftsmith.figures.tokens_per_step import tokens_per_step
+from draftsmith.forge.ground import ForgeConfig
+from draftsmith.forge.run import forge as run_forge
 from draftsmith.stages.design import DesignConfig
 from draftsmith.stages.design import design as run_design
 from draftsmith.stages.distill import DistillConfig
@@ -46,6 +53,8 @@ from draftsmith.stages.evaluate import EvaluateConfig
 from draftsmith.stages.evaluate import evaluate as run_evaluate
 from draftsmith.stages.evaluate_live import EvaluateLiveConfig
 from draftsmith.stages.evaluate_live import evaluate_live as run_evaluate_live
+from draftsmith.stages.evaluate_rows import EvaluateRowsConfig
+from draftsmith.stages.evaluate_rows import evaluate_rows as run_evaluate_rows
 from draftsmith.stages.plan_training import PlanTrainingConfig
 from draftsmith.stages.plan_training import plan_training as run_plan_training
 from draftsmith.stages.predict import PredictConfig
@@ -106,6 +115,14 @@ def evaluate_live(*, store: str | Path | None = None, **settings: Any) -> Kept[L
     return _kept(LiveCard, run_evaluate_live(config, Store(store or default_store())))
 
 
+def evaluate_rows(*, store: str | Path | None = None, **settings: Any) -> Kept[RowsCard]:
+    """Replay a draft as if its output head kept fewer rows: all sizes from one pass.
+
+    Settings: see [`EvaluateRowsConfig`][draftsmith.stages.evaluate_rows.EvaluateRowsConfig]."""
+    config = parse_config(EvaluateRowsConfig, _with_draft(settings), "the settings of evaluate --rows")
+    return _kept(RowsCard, run_evaluate_rows(config, Store(store or default_store())))
+
+
 def profile(*, store: str | Path | None = None, **settings: Any) -> Kept[Profile]:
     """Measure an engine's step times on this machine: plain decoding, and every lookahead with its draft.
 
@@ -155,6 +172,14 @@ def design(*, store: str | Path | None = None, **settings: Any) -> Kept[Design]:
     return _kept(Design, run_design(config, Store(store or default_store())))
 
 
+def forge(*, store: str | Path | None = None, **settings: Any) -> Kept[Forged]:
+    """Make the fastest draft for a target that can be had in the time given, and prove it. It is in `model` beside the record.
+
+    Settings: see [`ForgeConfig`][draftsmith.forge.ground.ForgeConfig]."""
+    config = parse_config(ForgeConfig, _plain(settings), "the settings of forge")
+    return _kept(Forged, run_forge(config, Store(store or default_store())))
+
+
 def predict(*, store: str | Path | None = None, **settings: Any) -> Kept[Prediction]:
     """Throughput, a verdict, the best lookaheads and the inverses, from records or from numbers; needs no engine.
 
@@ -182,6 +207,19 @@ def picture(card: Kept[Scorecard], live: tuple[Kept[LiveCard], ...] = ()) -> lis
     """Draw tokens per step against lookahead beside the scorecard, as PNG, SVG and HTML. Needs the extra `report`."""
     chart = tokens_per_step(card.record, [one.record for one in live])
     return save_chart(chart, card.folder, "tokens_per_step")
+
+
+def forge_page(kept: Kept[Forged]) -> list[Path]:
+    """Draw the one-page result beside a forged draft, and its picture as PNG and SVG. Needs the extra `report`."""
+    page, made = kept.folder / "forged.html", kept.record
+    lead = f"{made.speedup:.2f} x plain decoding at lookahead {made.lookahead}, batch {made.batch}, on {made.engine}."
+    write_page(page, f"A draft for {made.target}", lead, forged_sections(made))
+    return [page, *save_chart(forged_chart(made), kept.folder, "forged", page=False)]
+
+
+def rows_picture(kept: Kept[RowsCard]) -> list[Path]:
+    """Draw tokens per step against output rows beside a card. Needs the extra `report`."""
+    return save_chart(rows_chart(kept.record), kept.folder, "rows")
 
 
 def design_picture(kept: Kept[Design]) -> list[Path]:

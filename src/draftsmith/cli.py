@@ -1,5 +1,6 @@
 """The command line. Verbs only: parse, call `draftsmith.api`, print. `--help` imports neither torch nor anything slow."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -112,6 +113,8 @@ def evaluate(
     live: Annotated[bool, typer.Option("--live", help="Run target and draft together in the engine.")] = False,
     target: Annotated[str | None, typer.Option(help="The recorded target's folder (live only).")] = None,
     serve: Annotated[str | None, typer.Option(help="Replay: the engine whose steps to predict.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Replay as if the output head kept so many rows, such as 1024,4096.")] = None,
+    counted: Annotated[str | None, typer.Option(help="Rows: the trace by which tokens are ranked.")] = None,
     engine: EngineName = None,
     dtype: Dtype = None,
     batch_size: BatchSize = None,
@@ -125,8 +128,10 @@ def evaluate(
 ) -> None:
     """How many tokens per step a draft gives: replayed from a trace at every lookahead, or run live."""
     from draftsmith import api
-    from draftsmith.cli_tables import print_live, print_scorecard
+    from draftsmith.cli_tables import print_live, print_rows, print_scorecard
 
+    if bool(rows) != bool(counted) or (rows and (live or serve)):
+        raise typer.BadParameter("give both --rows and --counted, without --live and --serve", param_hint="--rows")
     if live and serve:
         raise typer.BadParameter("a live run serves with --engine", param_hint="--serve")
     if target and not live:
@@ -141,6 +146,13 @@ def evaluate(
         measured = api.evaluate_live(store=store, **_settings(config, {**common, "target": target}))
         print_live(measured)
         typer.echo(measured.folder)
+        return
+    if rows:
+        trimmed = {**common, "rows": _numbers(rows, "--rows"), "counted": counted}
+        card = api.evaluate_rows(store=store, **_settings(config, trimmed))
+        print_rows(card)
+        _draw(lambda: api.rows_picture(card))
+        typer.echo(card.folder)
         return
     kept = api.evaluate(store=store, **_settings(config, {**common, "serve": serve}))
     print_scorecard(kept)
@@ -248,6 +260,9 @@ def prune(
     kv_heads: Annotated[int | None, typer.Option(help="Key and value heads to keep in each layer.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Hidden dimensions to keep.")] = None,
     intermediate: Annotated[int | None, typer.Option(help="Neurons to keep in each layer.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Rows of the output head to keep: the tokens the target writes most.")
+    ] = None,
     pruner: Annotated[
         list[str] | None, typer.Option(help="How to choose; may be given several times. Default: depth for layers, then width.")
     ] = None,
@@ -268,7 +283,8 @@ def prune(
 
     common = {
         "source": source,
-        "shape": {"layers": layers, "heads": heads, "kv_heads": kv_heads, "hidden": hidden, "intermediate": intermediate},
+        "shape": {"layers": layers, "heads": heads, "kv_heads": kv_heads, "hidden": hidden, "intermediate": intermediate,
+                  "rows": rows},
         "pruners": tuple({"kind": kind} for kind in pruner) if pruner else None,
     }  # fmt: skip
     if plan:
@@ -303,6 +319,7 @@ def design(
     ] = None,
     context: Annotated[int | None, typer.Option(help="Context length; the profile's shortest if nothing is said.")] = None,
     lookahead: Annotated[str | None, typer.Option(help="Lookaheads to consider, such as 1,2,4.")] = None,
+    rows: Annotated[str | None, typer.Option(help="A card of `evaluate --rows`: choose the number of output rows too.")] = None,
     most_parameters: Annotated[int | None, typer.Option(help="Parameters that a draft may have.")] = None,
     memory_gb: Annotated[float | None, typer.Option(help="Memory that a draft's weights may take.")] = None,
     pictures: Annotated[bool, typer.Option(help="Draw the candidates beside the record.")] = True,
@@ -316,7 +333,8 @@ def design(
     settings = {
         "source": source, "profile": profile, "shapes": shapes, "tokens": tokens, "batches": _pairs(batch, "--batch"),
         "probes": tuple(_probe(one) for one in probe) if probe else None,
-        "context": context, "lookaheads": _numbers(lookahead), "most_parameters": most_parameters, "memory_gb": memory_gb,
+        "context": context, "lookaheads": _numbers(lookahead), "rows": rows, "most_parameters": most_parameters,
+        "memory_gb": memory_gb,
     }  # fmt: skip
     kept = api.design(store=store, **_settings(config, settings))
     print_design(kept)
@@ -359,6 +377,51 @@ def distill(
     print_learnt(kept)
     if pictures:
         _draw(lambda: api.learning_picture(kept))
+    typer.echo(kept.folder / "model")
+
+
+@app.command()
+def forge(
+    target: Annotated[str | None, typer.Option(help="The model being served: a folder, or a Hugging Face name.")] = None,
+    source: Annotated[str | None, typer.Option(help="What to cut the draft from; the target if nothing is said.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Prompts to use; may be given several times.")] = None,
+    data: Annotated[str | None, typer.Option(help="Where the prompts lie.")] = None,
+    budget: Annotated[str | None, typer.Option(help="How long it may take, such as 2h, 45m or 1h30m.")] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="Batch sizes with their shares of the traffic, such as 1=0.5,8=0.5.")
+    ] = None,
+    context: Annotated[int | None, typer.Option(help="Context length to time steps at.")] = None,
+    train_prompts: Annotated[int | None, typer.Option(help="Prompts of each data set to learn from.")] = None,
+    held_prompts: Annotated[int | None, typer.Option(help="Prompts of each data set to judge by.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to record for each prompt.")] = None,
+    loss: Annotated[str | None, typer.Option(help="What training makes small; forward_kl if nothing is said.")] = None,
+    draft: Annotated[list[str] | None, typer.Option(help="Another draft to run beside it; may be given several times.")] = None,
+    deep_thin: Annotated[bool | None, typer.Option(help="Train the deep, thin draft of equal parameters beside it.")] = None,
+    engine: EngineName = None,
+    dtype: Dtype = None,
+    batch_size: BatchSize = None,
+    threads: Threads = None,
+    tensor_parallel: TensorParallel = None,
+    max_model_len: MaxModelLen = None,
+    quantization: Quantization = None,
+    trust_remote_code: TrustRemoteCode = None,
+    config: ConfigFile = None,
+    store: StoreFolder = None,
+) -> None:
+    """Make the fastest draft for a target that can be had in the time given, and prove it."""
+    from draftsmith import api
+    from draftsmith.cli_tables import print_forged
+
+    settings = {
+        "target": target, "source": source, "datasets": tuple(dataset) if dataset else None, "data": data,
+        "hours": _hours(budget), "batches": _pairs(batch, "--batch"), "context": context, "train_prompts": train_prompts,
+        "held_prompts": held_prompts, "max_new_tokens": max_new_tokens, "loss": loss,
+        "drafts": tuple(draft) if draft else None, "deep_thin": deep_thin,
+        "engine": _engine(engine, dtype, batch_size, threads, tensor_parallel, max_model_len, trust_remote_code, quantization),
+    }  # fmt: skip
+    kept = api.forge(store=store, **_settings(config, settings))
+    print_forged(kept)
+    _draw(lambda: api.forge_page(kept))
     typer.echo(kept.folder / "model")
 
 
@@ -471,6 +534,15 @@ def _pairs(text: str | None, option: str = "--tokens-per-step") -> dict[int, flo
         return {int(name): float(value) for name, _, value in (part.partition("=") for part in text.split(","))}
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a list like 3=2.1,5=2.4", param_hint=option) from None
+
+
+def _hours(text: str | None) -> float | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?", text)
+    if not text or found is None:
+        raise typer.BadParameter(f"{text!r} is not a time like 2h, 45m or 1h30m", param_hint="--budget")
+    return float(found[1] or 0) + float(found[2] or 0) / 60
 
 
 def _probe(text: str) -> dict[str, str]:

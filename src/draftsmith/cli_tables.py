@@ -9,10 +9,12 @@ from draftsmith.api import Kept
 from draftsmith.core.records import (
     Design,
     DistilledCheckpoint,
+    Forged,
     LiveCard,
     Prediction,
     Profile,
     PrunedCheckpoint,
+    RowsCard,
     Scorecard,
     ShapeProfile,
     ThroughputPoint,
@@ -55,7 +57,8 @@ def print_checkpoint(kept: Kept[PrunedCheckpoint]) -> None:
     shape = made.shape
     typer.echo(
         f"{made.source} cut by {' and '.join(made.pruners)}: {shape.layers} layers, {shape.heads} heads ({shape.kv_heads} kv), "
-        f"{shape.hidden} hidden, {shape.intermediate} neurons, {made.parameters / 1e6:.1f}M parameters"
+        f"{shape.hidden} hidden, {shape.intermediate} neurons, {shape.vocabulary} output rows, "
+        f"{made.parameters / 1e6:.1f}M parameters"
     )
     typer.echo(f"layers kept: {', '.join(map(str, made.layers_kept))}")
 
@@ -63,24 +66,14 @@ def print_checkpoint(kept: Kept[PrunedCheckpoint]) -> None:
 def print_design(kept: Kept[Design]) -> None:
     made = kept.record
     table = Table(title=f"The best draft of every depth, cut from {made.source}, after {made.tokens / 1e6:.1f}M tokens")
-    for name in (
-        "layers",
-        "heads",
-        "kv",
-        "hidden",
-        "neurons",
-        "M weights",
-        "look ahead",
-        "tokens/step",
-        "draft ms",
-        "tokens/s",
-        "x plain",
-    ):
+    sizes = ("layers", "heads", "kv_heads", "hidden", "intermediate", "vocabulary")
+    for name in ("layers", "heads", "kv", "hidden", "neurons", "rows", "M weights", "ahead", "tokens/step", "draft ms"):
         table.add_column(name, justify="right")
+    for name in ("tokens/s", "x plain"):
+        table.add_column(name, justify="right", style="bold")
     for one in made.by_depth:
-        shape = one.shape
         table.add_row(
-            *(str(size) for size in (shape.layers, shape.heads, shape.kv_heads, shape.hidden, shape.intermediate)),
+            *(str(getattr(one.shape, size)) for size in sizes),
             f"{one.parameters / 1e6:.1f}", str(one.lookahead), f"{one.tokens_per_step:.2f}", f"{one.draft_ms:.2f}",
             f"{one.tokens_per_second:.1f}", f"{one.speedup:.2f} ± {one.speedup * one.error:.2f}",
         )  # fmt: skip
@@ -92,6 +85,37 @@ def print_design(kept: Kept[Design]) -> None:
         f"Worth a probe next: {probe.layers} layers, {probe.heads} heads ({probe.kv_heads} kv), {probe.hidden} hidden, "
         f"{probe.intermediate} neurons."
     )
+
+
+def print_forged(kept: Kept[Forged]) -> None:
+    made = kept.record
+    table = Table(title=f"Drafts for {made.target}, live on {made.engine} at batch {made.batch}")
+    for name in ("draft", "layers", "M weights", "ahead", "tokens/step", "tokens/s", "x plain"):
+        table.add_column(name, justify="left" if name == "draft" else "right")
+    for one in made.contenders:
+        table.add_row(
+            one.name, str(one.layers or ""), f"{one.parameters / 1e6:.1f}" if one.parameters else "", str(one.lookahead),
+            f"{one.tokens_per_step:.2f}" if one.tokens_per_step else "", f"{one.tokens_per_second:.1f}", f"{one.speedup:.2f}",
+            style="bold" if one.name == made.best else None,
+        )  # fmt: skip
+    Console().print(table)
+    if made.speedup <= 1:
+        typer.echo("No draft that was tried is faster than plain decoding here.")
+    if (first := made.contenders[0]).name != made.best:
+        typer.echo(f"Faster than what was forged: {first.name}.")
+
+
+def print_rows(kept: Kept[RowsCard]) -> None:
+    card = kept.record
+    table = Table(title=f"{card.draft} drafting for {card.target}: tokens per step with fewer output rows")
+    known = [point.lookahead for point in card.points[-1].curve.points]
+    lookaheads = [k for k in known if k in (1, 3, 5, 8)] or known[:4]
+    for name in ("rows", "ceiling", *(f"ahead {k}" for k in lookaheads)):
+        table.add_column(name, justify="right")
+    for one in card.points:
+        cells = (f"{one.curve.at(k).tokens_per_step:.3f}" for k in lookaheads)
+        table.add_row(f"{one.rows:,}", f"{one.ceiling:.3f}", *cells)
+    Console().print(table)
 
 
 def print_learnt(kept: Kept[DistilledCheckpoint]) -> None:

@@ -23,6 +23,7 @@ STAGES = (
     Stage("prune", ("source", "Trace"), "PrunedCheckpoint", "engine", "cut a source to a shape"),
     Stage("distill", ("draft", "Trace"), "DistilledCheckpoint", "engine", "let a draft learn from the target"),
     Stage("evaluate", ("Trace", "draft"), "Scorecard", "engine", "replay a draft against the trace, at every lookahead"),
+    Stage("evaluate --rows", ("Trace", "draft"), "RowsCard", "engine", "the same with fewer output rows, every size"),
     Stage("design", ("source", "Profile", "ShapeProfile", "Scorecard"), "Design", "nothing", "which shape to cut"),
     Stage("evaluate --live", ("Trace", "target", "draft"), "LiveCard", "engine", "run both together and count for real"),
     Stage("predict", ("Profile", "Scorecard"), "Prediction", "nothing", "is it worth it, and how many tokens ahead"),

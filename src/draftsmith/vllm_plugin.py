@@ -1,4 +1,4 @@
-"""What vLLM loads of us in every one of its processes (entry point `vllm.general_plugins`).
+"""What vLLM loads of us in every one of its processes (entry point `vllm.general_plugins`): our architectures, and two mends.
 
 The CPU build of vLLM 0.32.0 cannot sample while it speculates: `_expand_kernel_impl` writes into a temporary int64 copy of
 its output and never copies it back, so logits are divided by uninitialised memory. This puts the result where it belongs.
@@ -10,12 +10,18 @@ from functools import cache
 from typing import Any
 
 AFFECTED_VERSIONS = ("0.32.0",)
+TRIMMED = ("Llama", "Mistral", "OPT", "Qwen2", "Qwen3")
 
 
 def register() -> None:
     """Called by vLLM, possibly several times in a process."""
     import vllm
     from vllm.platforms import current_platform
+
+    import draftsmith.architectures.trimmed  # noqa: F401 (the configs, for transformers' AutoConfig)
+
+    for name in (f"Trimmed{base}ForCausalLM" for base in TRIMMED):
+        vllm.ModelRegistry.register_model(name, f"draftsmith.architectures.trimmed_vllm:{name}")
 
     if vllm.__version__.split("+")[0] in AFFECTED_VERSIONS and current_platform.is_cpu():
         from vllm.utils import cpu_triton_utils

@@ -54,6 +54,27 @@ def test_the_masked_source_and_the_cut_checkpoint_agree(source: Path, tmp_path: 
     assert sum(one.numel() for one in smaller.parameters()) < sum(one.numel() for one in masked.parameters())
 
 
+def test_kept_output_rows_say_what_they_said_and_the_others_nothing(source: Path, tmp_path: Path) -> None:
+    import draftsmith.architectures.trimmed  # noqa: F401
+    from draftsmith.training.surgery import cut
+
+    shape, ids = model_shape(source), (2, 5, 7, 30, 59)
+    plan = KeepPlan.everything(shape).model_copy(update={"rows": ids})
+    trimmed, whole = load(cut(source, plan, tmp_path / "cut")), load(source)
+    tokens = torch.randint(4, 60, (2, 12), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        ours, theirs = (model(input_ids=tokens, use_cache=False).logits for model in (trimmed, whole))
+    assert ours.shape == theirs.shape
+    torch.testing.assert_close(ours[..., list(ids)], theirs[..., list(ids)])
+    others = [token for token in range(shape.vocabulary) if token not in ids]
+    assert torch.isneginf(ours[..., others]).all()
+    found = model_shape(tmp_path / "cut")
+    assert (found.vocabulary, found.embedded, found.tied) == (len(ids), shape.vocabulary, False)
+    assert found == plan.shape(shape)
+    with pytest.raises(ModelError, match="no family here knows"):
+        family_of(read_json(tmp_path / "cut" / "config.json"), "it")
+
+
 def test_keeping_everything_changes_no_bit(source: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 

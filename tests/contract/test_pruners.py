@@ -16,7 +16,7 @@ from tests.unit.pruners.test_planted import job
 
 pytest.importorskip("transformers")
 
-SMALLER = {"layers": 2, "heads": 2, "kv_heads": 1, "hidden": 32, "intermediate": 40}
+SMALLER = {"layers": 2, "heads": 2, "kv_heads": 1, "hidden": 32, "intermediate": 40, "vocabulary": 24}
 
 
 @pytest.fixture(scope="module", params=registry.names("pruners"))

@@ -48,6 +48,11 @@ INSTEAD = {
         "--steps 200": "--steps 4 --batch 4 --length 32",
         "--batch 1=2,16=1": "--batch 1=2,4=1",
     },
+    "keep-fewer-rows": {
+        "--max-new-tokens 128": "--max-new-tokens 24",
+        "1024,2048,4096,8192,16384,32768": "8,16,32",
+        "--rows 8192": "--rows 16",
+    },
     "teach-a-draft": {
         "--max-new-tokens 128": "--max-new-tokens 24",
         "--steps 4000 --batch 64 --length 1024": "--steps 4 --batch 4 --length 32 --check-every 2",
@@ -132,6 +137,9 @@ def test_the_page_runs_as_it_stands(page: str, place: Path) -> None:
         (made,) = records(place, "designs")
         assert len(made["probes"]) == 2  # type: ignore[arg-type]
         assert "Worth a probe next" in printed
+    elif page == "keep-fewer-rows":
+        (card,) = records(place, "rows")
+        assert [one["rows"] for one in card["points"]] == [8, 16, 32, 64]  # type: ignore[attr-defined]
     elif page == "teach-a-draft":
         assert [len(one["curve"]) for one in records(place, "distilled") if one["held_out"]] == [4, 4]  # type: ignore[arg-type]
         assert "on what was held out" in printed

@@ -17,6 +17,7 @@ class Stub:
     """vLLM as far as the plugin looks at it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, version: str, on_cpu: bool) -> None:
+        pytest.importorskip("transformers")
         registered: list[str] = []
 
         class Platform:
@@ -32,6 +33,8 @@ class Stub:
         self.kernels = SimpleNamespace(_expand_kernel_impl=original)
         vllm, platforms, utils = ModuleType("vllm"), ModuleType("vllm.platforms"), ModuleType("vllm.utils")
         vllm.__version__ = version
+        self.models: dict[str, str] = {}
+        vllm.ModelRegistry = SimpleNamespace(register_model=self.models.__setitem__)
         platforms.current_platform, utils.cpu_triton_utils = self.platform, self.kernels
         for name, module in {"vllm": vllm, "vllm.platforms": platforms, "vllm.utils": utils}.items():
             monkeypatch.setitem(sys.modules, name, module)
@@ -48,6 +51,15 @@ def test_the_affected_version_gets_our_kernel_and_registers_once(version: str, m
     for _ in range(3):  # engines one after another in a process
         stub.start_engine()
     assert stub.registered == ["Platform"]
+
+
+def test_our_architectures_are_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftsmith.architectures.trimmed import MODELS
+
+    stub = Stub(monkeypatch, "0.32.1", on_cpu=False)
+    register()
+    assert set(stub.models) == {model.__name__ for model in MODELS}
+    assert all(where == f"draftsmith.architectures.trimmed_vllm:{name}" for name, where in stub.models.items())
 
 
 def test_being_called_again_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

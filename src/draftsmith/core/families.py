@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from draftsmith.core import registry
 from draftsmith.core.errors import ModelError, PlanError
-from draftsmith.core.shapes import Shape
+from draftsmith.core.shapes import TRIMMED, Shape
 
 # What the positions of one dimension of a weight belong to. Heads stand for head_size positions each; of a fixed dimension
 # (vocabulary, positions, inside of a head) nothing is ever cut.
@@ -23,6 +23,7 @@ _SIZES = {
     "kv_heads": "kv heads",
     "hidden": "hidden dimensions",
     "intermediate": "neurons",
+    "vocabulary": "output rows",
 }
 
 
@@ -82,6 +83,17 @@ def check_shape(family: Family, source: Shape, wanted: Shape) -> None:
             f"a {'/'.join(family.model_types)} cannot have {wanted.hidden} hidden dimensions with {wanted.heads} heads",
             f"they want {family.hidden_rule}, with heads of {source.head_size}: change the one or the other",
         )
+
+
+def trim_config(config: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """A `config.json` of the same model with fewer output rows: another architecture (`draftsmith.architectures`)."""
+    return {
+        **config,
+        "model_type": f"{TRIMMED}{config['model_type']}",
+        "architectures": [f"Trimmed{name}" for name in config.get("architectures") or ()],
+        "tie_word_embeddings": False,
+        "kept_rows": rows,
+    }
 
 
 def is_computed(name: str) -> bool:

@@ -1,4 +1,5 @@
-"""A keep-plan: which layers, heads, neurons and hidden dimensions of a source stay. Pruners write it, surgery carries it out.
+"""A keep-plan: which layers, heads, neurons, hidden dimensions and output rows of a source stay. Pruners write it, surgery
+carries it out.
 
 Checkpoints have one shape for all layers, so every layer that stays keeps the same number of heads, kv heads and neurons,
 though not the same ones; and query heads stay in equal numbers for each kv head, by which engines tell whose they are."""
@@ -25,10 +26,12 @@ class KeptLayer(StrictConfig):
 
 
 class KeepPlan(StrictConfig):
-    """What stays of a source: its layers in rising order, and the hidden dimensions, which all layers share."""
+    """What stays of a source: its layers in rising order, the hidden dimensions, which all layers share, and the tokens whose
+    rows the output head keeps (None: all)."""
 
     hidden: Indexes
     layers: tuple[KeptLayer, ...] = Field(min_length=1)
+    rows: Indexes | None = None
 
     @classmethod
     def everything(cls, shape: Shape) -> Self:
@@ -43,7 +46,7 @@ class KeepPlan(StrictConfig):
     def shape(self, source: Shape) -> Shape:
         """The shape of what stays."""
         first = self.layers[0]
-        return source.model_copy(
+        cut = source.model_copy(
             update={
                 "layers": len(self.layers),
                 "heads": len(first.heads),
@@ -52,10 +55,13 @@ class KeepPlan(StrictConfig):
                 "hidden": len(self.hidden),
             }
         )
+        return cut if self.rows is None else cut.with_rows(len(self.rows))
 
     def check(self, source: Shape) -> None:
         """Refuse a plan that this source, or any checkpoint, cannot have."""
         _check_indexes("hidden dimensions", self.hidden, source.hidden)
+        if self.rows is not None:
+            _check_indexes("output rows", self.rows, source.vocabulary)
         _check_indexes("layers", [layer.index for layer in self.layers], source.layers)
         group = source.heads // source.kv_heads
         first = self.layers[0]

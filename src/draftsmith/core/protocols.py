@@ -82,6 +82,7 @@ class DraftScore:
     argmax_ids: Ints  # what a greedy draft proposes at each position
     logprobs: Floats  # log q(x) of the emitted token, after the draft's own processing
     top_gaps: Floats  # how far the draft's best logit lies above its second
+    first_rank_above: Ints | None = None  # if ranks were given: the lowest rank of a token that the draft finds more likely
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,9 @@ class Scorer(Protocol):
 
     vocabulary: Vocabulary
 
-    def score(self, rows: Sequence[TraceRow]) -> list[DraftScore]: ...
+    def score(self, rows: Sequence[TraceRow], ranks: Ints | None = None) -> list[DraftScore]:
+        """`ranks`: one for each output row of the draft. See `DraftScore.first_rank_above`."""
+        ...
 
 
 class LiveEngine(Protocol):

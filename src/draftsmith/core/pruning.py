@@ -30,11 +30,13 @@ class WantedShape(StrictConfig):
     kv_heads: int | None = Field(None, ge=1)
     hidden: int | None = Field(None, ge=1)
     intermediate: int | None = Field(None, ge=1)
+    rows: int | None = Field(None, ge=1)
 
     def of(self, source: Path) -> tuple[Shape, Shape]:
         """The source's shape and the one wanted, if it can be had."""
         config, whole = read_json(source / "config.json"), model_shape(source)
-        wanted = whole.model_copy(update=self.model_dump(exclude_none=True))
+        wanted = whole.model_copy(update=self.model_dump(exclude_none=True, exclude={"rows"}))
+        wanted = wanted.with_rows(self.rows or wanted.vocabulary)
         family = family_of(config, str(source))
         check_shape(family, whole, wanted)
         cut_config(config, wanted, range(wanted.layers), family)

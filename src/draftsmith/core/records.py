@@ -57,6 +57,28 @@ class Scorecard(StrictConfig):
     by_dataset: dict[str, AcceptanceCurve]
 
 
+class RowsPoint(StrictConfig):
+    """So many output rows. `ceiling` is the share of emitted tokens among them: no draft can have more accepted."""
+
+    rows: int
+    ceiling: float
+    curve: AcceptanceCurve
+
+
+class RowsCard(StrictConfig):
+    """A draft replayed with fewer output rows, the whole head last: `draftsmith evaluate --rows`."""
+
+    kind: Literal["rowscard"] = "rowscard"
+    schema_version: Literal[1] = 1
+    trace: str
+    counted: str
+    target: str
+    draft: str
+    draft_fingerprint: str
+    split: Split
+    points: tuple[RowsPoint, ...]
+
+
 class PrunedCheckpoint(StrictConfig):
     """A model cut from another: `draftsmith prune`. It lies in `model` beside the record."""
 
@@ -151,7 +173,43 @@ class DistilledCheckpoint(StrictConfig):
     shape: Shape
     parameters: int
     tokens: int
+    tokens_in_all: int  # with what its student had seen before
     curve: tuple[LearningPoint, ...]
+    fingerprint: str
+
+
+class Contender(StrictConfig):
+    """A draft that ran live, at its better lookahead. `speedup` is over plain decoding in the same run."""
+
+    name: str
+    parameters: int | None
+    layers: int | None
+    lookahead: int
+    tokens_per_step: float | None
+    tokens_per_second: float
+    plain_tokens_per_second: float
+    speedup: float
+    differing_outputs: int
+
+
+class Forged(StrictConfig):
+    """The draft that was made for a target, and what it was measured against: `draftsmith forge`. It lies in `model` beside the
+    record."""
+
+    kind: Literal["forged"] = "forged"
+    schema_version: Literal[1] = 1
+    target: str
+    source: str
+    engine: str
+    batch: int
+    best: str
+    speedup: float
+    lookahead: int
+    shape: Shape
+    tokens: int
+    contenders: tuple[Contender, ...]
+    shapes_trained: int
+    seconds: float
     fingerprint: str
 
 

@@ -1,7 +1,7 @@
 """A model's shape: what its speed and its memory depend on, read from its config without loading anything."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -9,6 +9,7 @@ from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.errors import ModelError
 from draftsmith.core.store import read_json
 
+TRIMMED = "trimmed_"  # before the `model_type` of a model that keeps fewer output rows than it has tokens
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 # What families call the same thing.
@@ -31,7 +32,8 @@ _UNGATED = (
 
 
 class Shape(StrictConfig):
-    """`vocabulary` counts the rows of the output head. Sizes count weight matrices; norms and biases are left out."""
+    """`vocabulary` counts the rows of the output head, `embedded` those of the input embeddings where they are others. Sizes
+    count weight matrices; norms and biases are left out."""
 
     layers: int = Field(ge=1)
     heads: int = Field(ge=1)
@@ -42,6 +44,7 @@ class Shape(StrictConfig):
     vocabulary: int = Field(ge=1)
     tied: bool = False
     gated: bool = True
+    embedded: int | None = Field(None, ge=1)
 
     @property
     def attention_weights(self) -> int:
@@ -64,7 +67,14 @@ class Shape(StrictConfig):
 
     @property
     def parameters(self) -> int:
-        return self.decoder_weights + self.head_weights * (1 if self.tied else 2)
+        embeddings = 0 if self.tied else self.hidden * (self.embedded or self.vocabulary)
+        return self.decoder_weights + self.head_weights + embeddings
+
+    def with_rows(self, rows: int) -> Self:
+        """With fewer rows in its output head, which then is one of its own."""
+        if rows == self.vocabulary:
+            return self
+        return self.model_copy(update={"vocabulary": rows, "tied": False, "embedded": self.embedded or self.vocabulary})
 
     def kv_bytes_per_token(self, dtype: str) -> int:
         """What one token of context keeps in the cache."""
@@ -93,14 +103,15 @@ def shape_of(config: dict[str, Any], where: str) -> Shape:
         if not isinstance(value, int) or value < 1:
             raise ModelError(f"{where} says {value!r} for its {theirs[0]}", "give a whole number above 0")
         found[ours] = value
-    heads = found["heads"]
+    heads, kind = found["heads"], str(inner.get("model_type")).removeprefix(TRIMMED)
     rest = {
         "kv_heads": inner.get("num_key_value_heads") or heads,
         "head_size": inner.get("head_dim") or found["hidden"] // heads,
-        "tied": bool(config.get("tie_word_embeddings", inner.get("model_type") in _TIED)),
-        "gated": inner.get("model_type") not in _UNGATED,
+        "tied": bool(config.get("tie_word_embeddings", kind in _TIED)),
+        "gated": kind not in _UNGATED,
     }
-    return parse_config(Shape, {**found, **rest}, where)
+    shape = parse_config(Shape, {**found, **rest}, where)
+    return shape.with_rows(inner["kept_rows"]) if inner.get("kept_rows") else shape
 
 
 def model_shape(folder: Path) -> Shape:

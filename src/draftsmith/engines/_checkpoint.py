@@ -9,6 +9,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
+import draftsmith.architectures.trimmed  # noqa: F401 (registers our models with the Auto classes)
 from draftsmith.core.errors import ModelError
 from draftsmith.core.prompts import Prompt
 from draftsmith.core.vocabulary import Vocabulary

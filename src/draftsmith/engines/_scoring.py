@@ -8,7 +8,7 @@ import torch
 
 from draftsmith.core.protocols import DraftScore
 from draftsmith.core.sampling import Sampling
-from draftsmith.core.trace import TraceRow
+from draftsmith.core.trace import Ints, TraceRow
 from draftsmith.engines._choose import process
 
 _LOGITS = 1 << 26  # held at once: 256 MB in float32
@@ -37,8 +37,18 @@ def real_tokens(rows: Sequence[TraceRow]) -> torch.Tensor:
     return torch.arange(int(lengths.max())) < lengths[:, None]
 
 
+def _first_rank_above(logits_NV: torch.Tensor, emitted_N: torch.Tensor, ranks: Ints) -> Ints:
+    """Of tokens as likely as the emitted one, an argmax takes the one with the lowest id."""
+    width = logits_NV.shape[1]
+    ranks_V, ids_V = torch.from_numpy(ranks).to(logits_NV.device), torch.arange(width, device=logits_NV.device)
+    own_N1 = logits_NV.gather(1, emitted_N[:, None])
+    above_NV = (logits_NV > own_N1) | ((logits_NV == own_N1) & (ids_V < emitted_N[:, None]))
+    lowest_N = torch.where(above_NV, ranks_V, width).amin(dim=1)
+    return lowest_N.cpu().numpy().astype(np.int32)
+
+
 @torch.no_grad()
-def score_batch(model: Any, rows: Sequence[TraceRow], sampling: Sampling) -> list[DraftScore]:
+def score_batch(model: Any, rows: Sequence[TraceRow], sampling: Sampling, ranks: Ints | None = None) -> list[DraftScore]:
     """Of a loaded model, which may be one that is being trained: hence no inference mode, whose tensors know no gradient."""
     device = model.device
     low = min(len(row.prompt_ids) for row in rows) - 1
@@ -62,6 +72,7 @@ def score_batch(model: Any, rows: Sequence[TraceRow], sampling: Sampling) -> lis
                 argmax_ids=best.indices[:, 0].cpu().numpy().astype(np.int32),
                 logprobs=logprobs.cpu().numpy(),
                 top_gaps=(best.values[:, 0] - best.values[:, 1]).cpu().numpy(),
+                first_rank_above=None if ranks is None else _first_rank_above(logits_NV, emitted, ranks),
             )
         )
     return results

@@ -27,7 +27,7 @@ from draftsmith.core.protocols import (
     StepSeconds,
 )
 from draftsmith.core.sampling import Sampling
-from draftsmith.core.trace import TraceRow
+from draftsmith.core.trace import Ints, TraceRow
 from draftsmith.core.vocabulary import Vocabulary, check_same_tokens
 from draftsmith.engines._attention import NAME as GROUPED_ATTENTION
 from draftsmith.engines._checkpoint import Checkpoint
@@ -151,12 +151,12 @@ class _Scorer:
         self._sampling, self._config = sampling, config
         self.vocabulary = self._checkpoint.vocabulary
 
-    def score(self, rows: Sequence[TraceRow]) -> list[DraftScore]:
+    def score(self, rows: Sequence[TraceRow], ranks: Ints | None = None) -> list[DraftScore]:
         _check_fits(max(len(row.prompt_ids) + len(row.output_ids) for row in rows), self._checkpoint)
         scores: dict[int, DraftScore] = {}
         for batch in batches_to_score(rows, self._config.batch_size, self.vocabulary.rows):
-            for i, one in zip(batch, score_batch(self._model, [rows[i] for i in batch], self._sampling), strict=True):
-                scores[i] = one
+            found = score_batch(self._model, [rows[i] for i in batch], self._sampling, ranks)
+            scores |= dict(zip(batch, found, strict=True))
         return [scores[i] for i in range(len(rows))]
 
 

@@ -27,7 +27,7 @@ from vllm.platforms import current_platform
 from draftsmith.core.errors import EngineError
 from draftsmith.core.protocols import Batching, Draft, DraftScore, EngineConfig, Generation, Limits, Request
 from draftsmith.core.sampling import Sampling
-from draftsmith.core.trace import TraceRow
+from draftsmith.core.trace import Ints, TraceRow
 from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.engines._random_model import write_random_model
 from draftsmith.engines._vllm_clock import CLOCK
@@ -134,7 +134,9 @@ class _Scorer:
     def __init__(self, llm: vllm.LLM, checkpoint: Checkpoint) -> None:
         self._llm, self.vocabulary = llm, checkpoint.vocabulary
 
-    def score(self, rows: Sequence[TraceRow]) -> list[DraftScore]:
+    def score(self, rows: Sequence[TraceRow], ranks: Ints | None = None) -> list[DraftScore]:
+        if ranks is not None:
+            raise EngineError("vLLM does not say what a draft thinks of all tokens", "score with `--engine transformers`")
         room = self._llm.llm_engine.model_config.max_model_len
         check_fits(room, max(len(row.prompt_ids) + len(row.output_ids) for row in rows) + 1)
         params = vllm.SamplingParams(

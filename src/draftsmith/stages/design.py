@@ -17,6 +17,7 @@ from draftsmith.core.records import (
     DesignProbe,
     DistilledCheckpoint,
     Profile,
+    RowsCard,
     Scorecard,
     ShapeCell,
     ShapeProfile,
@@ -40,7 +41,8 @@ class ProbeRecords(StrictConfig):
 
 class DesignConfig(StrictConfig):
     """`profile` is of the target, with or without a draft; `shapes` times shapes of the source's kind, on the same engine.
-    `tokens` is what the draft will be trained on. `batches`: batch sizes, each with its share of the tokens that are served."""
+    `tokens` is what the draft will be trained on. `batches`: batch sizes, each with its share of the tokens that are served.
+    `rows`, a RowsCard of one of the probes, lets the number of output rows be chosen as well."""
 
     source: str
     profile: str
@@ -50,6 +52,7 @@ class DesignConfig(StrictConfig):
     batches: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]] = Field({1: 1.0}, min_length=1)
     context: int | None = Field(None, ge=1)
     lookaheads: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 3, 4, 5, 6, 7, 8), min_length=1)
+    rows: str | None = None
     most_parameters: int | None = Field(None, ge=1)
     memory_gb: float | None = Field(None, gt=0)
 
@@ -61,11 +64,13 @@ def design(config: DesignConfig, store: Store) -> Path:
     profile, shapes = read_record(Profile, Path(config.profile)), read_record(ShapeProfile, Path(config.shapes))
     _check_they_belong(profile, shapes)
     probes = [_probe(one) for one in config.probes]
+    coverage = _coverage(config)
     inputs = {
         "source": digest(read_json(source / "config.json")),
         "records": [digest(one.model_dump(mode="json")) for one in (profile, shapes)],
+        "coverage": coverage,
         "probes": [[probe.shape.model_dump(mode="json"), probe.tokens, probe.conditional] for probe in probes],
-        "settings": config.model_dump(mode="json", exclude={"source", "profile", "shapes", "probes"}),
+        "settings": config.model_dump(mode="json", exclude={"source", "profile", "shapes", "probes", "rows"}),
     }
     run = store.run("designs", inputs)
     run.begin({})
@@ -79,8 +84,8 @@ def design(config: DesignConfig, store: Store) -> Path:
     steps = StepTable.from_cells(profile.cells)
     traffic = Traffic(config.batches, config.context or steps.contexts[0])
     lookaheads = [k for k in config.lookaheads if k <= steps.lookaheads[-1]]
-    candidates = legal_shapes(shape, family.hidden_rule, bounds, profile.dtype)
-    ranked = rank(candidates, shape, latency, law, config.tokens, steps, traffic, lookaheads)
+    candidates = legal_shapes(shape, family.hidden_rule, bounds, profile.dtype, list(coverage))
+    ranked = rank(candidates, shape, latency, law, config.tokens, steps, traffic, lookaheads, coverage)
     plain = _plain(profile, traffic)
     record = Design(
         source=source.name,
@@ -121,7 +126,17 @@ def _probe(records: ProbeRecords) -> Probe:
             "evaluate that checkpoint, and give its scorecard",
         )
     widest = max(card.overall.points, key=lambda point: point.lookahead)
-    return Probe(made.shape, made.tokens, widest.conditional_acceptance_by_position)
+    return Probe(made.shape, made.tokens_in_all, widest.conditional_acceptance_by_position)
+
+
+def _coverage(config: DesignConfig) -> dict[int, float]:
+    """The first proposal's acceptance with fewer rows, as a share of that with all: what a smaller head costs."""
+    if config.rows is None:
+        return {}
+    card = read_record(RowsCard, Path(config.rows))
+    chances = {one.rows: one.curve.points[0].conditional_acceptance_by_position[0] for one in card.points}
+    whole = chances[card.points[-1].rows]
+    return {rows: chance / max(whole, 1e-9) for rows, chance in chances.items()}
 
 
 def _pass(cell: ShapeCell) -> Pass:
@@ -165,7 +180,7 @@ def _next_probe(ranked: Ranked, probes: list[Probe]) -> np.ndarray:
 def _candidates(ranked: Ranked, places: np.ndarray, source: Shape, plain: float) -> tuple[DesignCandidate, ...]:
     return tuple(
         DesignCandidate(
-            shape=ranked.shape(place, source.tied),
+            shape=ranked.shape(place, source),
             parameters=int(ranked.parameters[place]),
             tokens_per_second=float(ranked.tokens_per_second[place]),
             speedup=float(ranked.tokens_per_second[place]) / plain,

@@ -26,7 +26,8 @@ from draftsmith.core.trace import TraceReader, TraceRow
 
 class PruneConfig(StrictConfig):
     """What to cut, to which shape, and by what. Without `pruners`, those without training that the shape needs: `depth` for
-    layers, then `width` for the rest. `trace` is recorded output of the target, `num_rows` of its rows are looked at."""
+    layers, `width` for the rest, then `rows` for the output head. `trace` is recorded output of the target, `num_rows` of its
+    rows are looked at."""
 
     source: str
     trace: str
@@ -90,7 +91,7 @@ def _run_chain(chain: list[tuple[PrunerChoice, Pruner]], job: PruneJob, folder: 
         plan = _planned(choice, pruner, job, plan, first)
         if not (pruner.trains or last):
             continue
-        if plan.shape(model_shape(job.source)) != job.wanted:
+        if not _is_there(plan.shape(model_shape(job.source)), job.wanted, last):
             raise PlanError(f"{choice.kind} ended at another shape than {job.wanted}", "report this: it is a fault of a pruner")
         model = folder / "model" if last else own / "model"
         if first and model.exists():
@@ -102,6 +103,11 @@ def _run_chain(chain: list[tuple[PrunerChoice, Pruner]], job: PruneJob, folder: 
             job = replace(job, source=model)
             plan = KeepPlan.everything(job.wanted)
     return kept
+
+
+def _is_there(found: Shape, wanted: Shape, last: bool) -> bool:
+    """Whether a chain has come to its shape. Output rows are cut by the last of its pruners only."""
+    return found == wanted if last else not _others(found, wanted) and found.layers == wanted.layers
 
 
 def _planned(choice: PrunerChoice, pruner: Pruner, job: PruneJob, so_far: KeepPlan, first: bool) -> KeepPlan:
@@ -140,14 +146,20 @@ def _check_names(source: Path) -> None:
 
 
 def _needed(source: Shape, wanted: Shape) -> tuple[PrunerChoice, ...]:
-    kinds = (["depth"] if wanted.layers < source.layers else []) + (["width"] if _others(source, wanted) else [])
+    kinds = [
+        *(["depth"] if wanted.layers < source.layers else []),
+        *(["width"] if _others(source, wanted) else []),
+        *(["rows"] if wanted.vocabulary < source.vocabulary else []),
+    ]
     if not kinds:
-        raise ConfigError("the shape asked for is the source's own", "say what to cut: --layers, --hidden, --intermediate")
+        raise ConfigError(
+            "the shape asked for is the source's own", "say what to cut: --layers, --hidden, --intermediate, --rows"
+        )
     return tuple(PrunerChoice(kind=kind) for kind in kinds)
 
 
 def _others(source: Shape, wanted: Shape) -> bool:
-    return wanted.model_copy(update={"layers": source.layers}) != source
+    return any(getattr(wanted, name) != getattr(source, name) for name in ("heads", "kv_heads", "hidden", "intermediate"))
 
 
 def _check_they_can(pruners: list[tuple[PrunerChoice, Pruner]], source: Shape, wanted: Shape) -> None:
@@ -159,9 +171,10 @@ def _check_they_can(pruners: list[tuple[PrunerChoice, Pruner]], source: Shape, w
     kinds = [choice.kind for choice, _ in pruners]
     if "depth" in kinds and "width" in kinds[: kinds.index("depth")]:
         raise ConfigError("depth judges layers with all their heads and neurons", "let depth come before width")
-    for name in ("layers", "heads", "kv_heads", "hidden", "intermediate"):
+    for name in ("layers", "heads", "kv_heads", "hidden", "intermediate", "vocabulary"):
         if getattr(wanted, name) != getattr(source, name) and not any(name in pruner.cuts for _, pruner in pruners):
             named = " and ".join(choice.kind for choice, _ in pruners)
             raise ConfigError(
-                f"{named} cannot cut {name.replace('_', ' ')}", "add a pruner that can: depth for layers, width else"
+                f"{named} cannot cut {name.replace('_', ' ')}",
+                "add a pruner that can: depth for layers, rows for output rows, width else",
             )

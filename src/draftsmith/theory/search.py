@@ -55,9 +55,11 @@ class Ranked:
         rest = {name: getattr(self, name)[places] for name in Ranked.__dataclass_fields__ if name != "shapes"}
         return Ranked(shapes, **rest)
 
-    def shape(self, place: int, tied: bool) -> Shape:
+    def shape(self, place: int, source: Shape) -> Shape:
+        """One candidate as a shape that is cut from a source."""
         sizes = {name: getattr(self.shapes, name)[place].item() for name in ShapeArrays.__dataclass_fields__}
-        return Shape(**sizes, tied=tied)
+        rows = sizes.pop("vocabulary")
+        return source.model_copy(update=sizes).with_rows(rows)
 
 
 def legal_shapes(source: Shape, rule: HiddenRule, bounds: Bounds, dtype: str, rows: Sequence[int] = ()) -> ShapeArrays:
@@ -176,6 +178,25 @@ def pareto(ranked: Ranked) -> np.ndarray:
     best = np.maximum.accumulate(ranked.tokens_per_step[order])
     better = np.concatenate([[True], ranked.tokens_per_step[order][1:] > best[:-1]])
     return order[better]
+
+
+def deep_equal(source: Shape, rule: HiddenRule, shallow: Shape, tensor_parallel: int = 1, times: int = 4) -> Shape | None:
+    """A shape that is `times` as deep as a shallow one and has as many parameters within 3%, proportioned as the source is:
+    what a shallow draft is to be measured against. None if there is none."""
+    shapes = legal_shapes(source, rule, Bounds(tensor_parallel=tensor_parallel), "float32")
+    apart = np.abs(parameters(shapes, source) / shallow.parameters - 1.0)
+    fits = (shapes.layers >= times * shallow.layers) & (apart <= 0.03)
+    if not fits.any():
+        return None
+    stretched = [
+        np.abs(np.log(getattr(shapes, name) / shapes.hidden) - np.log(getattr(source, name) / source.hidden))
+        for name in ("heads", "kv_heads", "intermediate")
+    ]
+    odd = np.where(fits, sum(stretched) + 10.0 * apart + 0.1 * (shapes.layers - times * shallow.layers), np.inf)
+    sizes = {
+        name: getattr(shapes, name)[odd.argmin()].item() for name in ("layers", "heads", "kv_heads", "hidden", "intermediate")
+    }
+    return source.model_copy(update=sizes)
 
 
 def _head_groups(source: Shape, ranks: int) -> list[tuple[int, int]]:

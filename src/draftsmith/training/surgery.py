@@ -3,7 +3,7 @@
 Reads sharded safetensors one weight at a time and writes shards of its own, so that neither model is ever whole in memory."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -13,13 +13,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from draftsmith.core.checkpoints import weight_files
-from draftsmith.core.families import Axis, Layout, check_shape, cut_config, family_of, is_computed, split_name
+from draftsmith.core.families import Axis, Layout, check_shape, cut_config, family_of, is_computed, split_name, trim_config
 from draftsmith.core.keep_plans import KeepPlan, KeptLayer
 from draftsmith.core.pruning import PruneJob
 from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json, write_json
 
 _SHARD_BYTES = 2 << 30
+_HEAD = "lm_head.weight"
 # What goes with the weights. Weights in other formats are of the source, and would be wrong beside a cut.
 _COMPANIONS = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.tiktoken", "spiece.model",
@@ -51,7 +52,11 @@ def cut(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     given = _saved_weights(source) if weights is None else weights
-    _write_weights(_cut_weights(given, plan, shape, family.layout(config)), partial, shard_bytes)
+    kept = _cut_weights(given, plan, shape, family.layout(config))
+    if plan.rows is not None:
+        new_config = trim_config(new_config, len(plan.rows))
+        kept = _trimmed(kept, plan.rows, f"{family.layout(config).embeddings[0]}.weight")
+    _write_weights(kept, partial, shard_bytes)
     for file in source.iterdir():
         if file.is_file() and any(fnmatch(file.name, pattern) for pattern in _COMPANIONS):
             shutil.copyfile(file, partial / file.name)
@@ -82,6 +87,22 @@ def _cut_weights(
         elif index in kept:
             new, layer = kept[index]
             yield pattern.format(layer=new), _cut_one(tensor, layout.weights[pattern], plan, layer, shape)
+
+
+def _trimmed(weights: Iterator[tuple[str, Tensor]], rows: Sequence[int], embeddings: str) -> Iterator[tuple[str, Tensor]]:
+    """With some rows of the head in the place of the head; where it is tied, some of the embeddings."""
+    tied = head = None
+    for name, tensor in weights:
+        if name == _HEAD:
+            head = tensor
+            continue
+        tied = tensor if name == embeddings else tied
+        yield name, tensor
+    whole = tied if head is None else head
+    assert whole is not None, "a checkpoint has embeddings"
+    ids = torch.tensor(rows)
+    yield "lm_head.rows.weight", whole.index_select(0, ids).contiguous()
+    yield "lm_head.kept_ids", ids
 
 
 def _cut_one(tensor: Tensor, axes: tuple[Axis, ...], plan: KeepPlan, layer: KeptLayer, shape: Shape) -> Tensor:

@@ -47,7 +47,8 @@ def job(source: Path, scratch: Path, **wanted: int) -> PruneJob:
         for one, w in zip(requests, written, strict=True)
     ]
     shape = model_shape(source)
-    return PruneJob(source, shape.model_copy(update=wanted), rows, Sampling(), vocabulary, ENGINE, scratch)
+    kept = wanted.pop("vocabulary", shape.vocabulary)
+    return PruneJob(source, shape.model_copy(update=wanted).with_rows(kept), rows, Sampling(), vocabulary, ENGINE, scratch)
 
 
 def names(model_type: str) -> tuple[str, str, str]:

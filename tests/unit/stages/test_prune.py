@@ -122,7 +122,10 @@ def test_the_verb_says_what_it_made_and_where(source: Path, trace: Path, store: 
     done = CliRunner().invoke(app, ["prune", *options, "--intermediate", "64", "--pruner", "width"])
     assert done.exit_code == 0, done.output
     said = done.stdout.splitlines()
-    assert said[-3] == f"{source.name} cut by width: 4 layers, 4 heads (2 kv), 64 hidden, 64 neurons, 0.2M parameters"
+    assert (
+        said[-3]
+        == f"{source.name} cut by width: 4 layers, 4 heads (2 kv), 64 hidden, 64 neurons, 64 output rows, 0.2M parameters"
+    )
     assert said[-2] == "layers kept: 0, 1, 2, 3"
     assert (Path(said[-1]) / "model.safetensors").exists()
 
@@ -151,3 +154,30 @@ def test_several_ranks_prune_and_distill_as_one_does(source: Path, trace: Path, 
     assert all((before[name] == trained[name]).all() for name in trained)
     again = subprocess.run([sys.executable, *words_], capture_output=True, text=True, timeout=240)
     assert again.stdout.splitlines()[-1] == str(folder / "model")
+
+
+def test_output_rows_of_what_the_target_writes(source: Path, trace: Path, store: Path) -> None:
+    """A draft that cannot propose some tokens, and is the same in all others: what it costs is what it cannot propose."""
+    from draftsmith.core.trace import TraceReader
+
+    kept = cut(source, trace, store, {"rows": 12}, num_rows=100)
+    assert kept.record.pruners == ("rows",)
+    assert (kept.record.shape.vocabulary, kept.record.shape.embedded) == (12, 64)
+    ids = load_file(kept.folder / "model" / "model.safetensors")["lm_head.kept_ids"].tolist()
+    written = [token for row in TraceReader(trace).rows() for token in row.output_ids[: row.num_output].tolist()]
+    counts = {token: written.count(token) for token in range(64)}
+    assert min(counts[token] for token in ids) >= max(counts[token] for token in range(64) if token not in ids)
+    card = api.evaluate(
+        trace=trace, draft=kept.folder / "model", lookaheads=(1,), engine={"dtype": "float32", "threads": 1}, store=store
+    )
+    share = sum(counts[token] for token in ids) / len(written)
+    assert card.record.overall.at(1).acceptance_by_position[0] == pytest.approx(share, abs=0.15)
+
+
+def test_rows_come_last(source: Path, trace: Path, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": " ".join(f"w{i % 60}" for i in range(200))}))
+    train = {"steps": 2, "batch": 2, "micro_batch": 2, "length": 16, "precision": "float32"}
+    distill = {"kind": "distill", "settings": {"text": {"words": {"path": str(tmp_path / "text.jsonl")}}, "train": train}}
+    chain = [{"kind": "depth"}, distill, {"kind": "rows"}]
+    kept = cut(source, trace, store, {"layers": 2, "rows": 20}, pruners=chain)
+    assert (kept.record.shape.layers, kept.record.shape.vocabulary) == (2, 20)

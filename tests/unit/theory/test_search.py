@@ -57,7 +57,7 @@ def test_a_candidate_gets_what_it_would_get_alone() -> None:
     shapes = legal_shapes(SOURCE, "any", Bounds(), "bfloat16")
     found = rank(shapes, SOURCE, LATENCY, law(), 1e6, STEPS, Traffic({1: 1.0}, 0), (1, 2, 4, 8))
     place = int(found.tokens_per_second.argmax())
-    best = found.shape(place, tied=True)
+    best = found.shape(place, SOURCE)
     draft = float(predict_ms(LATENCY, shape_arrays([best]), np.array([1.0]), np.array([0.0]))[0])
     logit, _ = law().logit(shape_arrays([best]), 1e6)
     per_step = law().tokens_per_step(logit, (1, 2, 4, 8))[:, 0]

@@ -1,0 +1,1 @@
+"""The adaptive loop over the stages: `draftsmith forge`."""

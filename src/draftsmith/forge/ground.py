@@ -1,0 +1,134 @@
+"""What forging stands on: recorded output of the target, its step times, and those of shapes around what may be cut."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field
+
+from draftsmith.core.checkpoints import find_model
+from draftsmith.core.config import StrictConfig
+from draftsmith.core.families import cut_config, family_of
+from draftsmith.core.prompts import Split
+from draftsmith.core.protocols import EngineConfig
+from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.store import Store, read_json
+from draftsmith.core.timing import Timing
+from draftsmith.forge.decisions import Decisions
+from draftsmith.stages.profile import ProfileConfig, profile
+from draftsmith.stages.profile_shapes import ProfileShapesConfig, profile_shapes
+from draftsmith.stages.record import RecordConfig, record
+
+LOOKAHEADS = (1, 2, 3, 4, 5, 6, 7, 8)
+_KEPT = 16  # of the target's most likely tokens, at every place of what is learnt from
+
+
+class ForgeConfig(StrictConfig):
+    """What to forge a draft for, from which prompts, and in how much time. `shapes_tried`: how many shapes each of the first
+    two rounds trains; `learning` are settings of training, but for its length. `drafts` are others to run beside it."""
+
+    target: str
+    source: str | None = None
+    datasets: tuple[str, ...] = Field(min_length=1)
+    data: str | None = None
+    hours: float = Field(2.0, gt=0)
+    batches: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]] = Field({1: 1.0}, min_length=1)
+    context: int = Field(128, ge=1)
+    train_prompts: int = Field(2000, ge=1)
+    held_prompts: int = Field(48, ge=1)
+    max_prompt_tokens: int | None = Field(1024, ge=1)
+    max_new_tokens: int = Field(128, ge=2)
+    loss: str = "forward_kl"
+    learning: dict[str, Any] = Field(default_factory=dict)
+    first_steps: int = Field(40, ge=1)
+    shapes_tried: tuple[int, int] = (4, 2)
+    deep_thin: bool = True
+    drafts: tuple[str, ...] = ()
+    timing: Timing = Timing()
+    engine: EngineConfig = EngineConfig()
+
+    @property
+    def batch(self) -> int:
+        """The batch size that serves the most tokens."""
+        return max(self.batches, key=lambda one: self.batches[one])
+
+    @property
+    def scoring(self) -> EngineConfig:
+        """transformers says what every token was worth; in the numbers of the model as deployed."""
+        return self.engine.model_copy(update={"kind": "transformers", "tensor_parallel": 1, "quantization": None})
+
+    @property
+    def step_tokens(self) -> int:
+        """Of one step of training."""
+        return int(self.learning.get("batch", 16)) * int(self.learning.get("length", 512))
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The records that everything else is made from."""
+
+    config: ForgeConfig
+    store: Store
+    decisions: Decisions
+    source: Path
+    train: Path
+    probe: Path
+    test: Path
+    profile: Path
+    times: Path
+
+
+def prepare(config: ForgeConfig, store: Store, folder: Path) -> Ground:
+    """Record all three splits, and time the target and shapes."""
+    decisions, source = Decisions(folder), find_model(config.source or config.target)
+
+    def traced(split: Split, prompts: int, kept: int) -> Path:
+        asked = RecordConfig(
+            target=config.target,
+            datasets=config.datasets,
+            data=config.data,
+            split=split,
+            num_prompts=prompts,
+            max_prompt_tokens=config.max_prompt_tokens,
+            max_new_tokens=config.max_new_tokens,
+            top_logprobs=kept,
+            engine=config.engine,
+        )
+        return decisions.timed(f"record the {split} split", lambda: record(asked, store))
+
+    train = traced("train", config.train_prompts, _KEPT)
+    probe, test = (traced(split, config.held_prompts, 0) for split in ("probe", "test"))
+    common: dict[str, Any] = {
+        "batches": tuple(sorted(config.batches)),
+        "contexts": (config.context,),
+        "timing": config.timing,
+        "engine": config.engine,
+    }
+    steps = ProfileConfig(target=config.target, lookaheads=LOOKAHEADS, **common)
+    timed = decisions.timed("time the target", lambda: profile(steps, store))
+    file = folder / "shapes.yaml"
+    file.write_text(yaml.safe_dump(shapes_to_time(read_json(source / "config.json"), model_shape(source))))
+    shapes = ProfileShapesConfig(shapes=str(file), **common)
+    times = decisions.timed("time shapes", lambda: profile_shapes(shapes, store))
+    return Ground(config, store, decisions, source, train, probe, test, timed, times)
+
+
+def shapes_to_time(config: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """A dozen shapes around what may be cut: depths, and at a small depth one size after another made smaller."""
+    family, few = family_of(config, "the source"), max(1, shape.layers // 8)
+    group = shape.heads // shape.kv_heads
+    sizes: list[dict[str, int]] = [{"layers": depth} for depth in sorted({1, 2, few, 2 * few, max(1, shape.layers // 2)})]
+    sizes += [{"layers": few, "intermediate": max(16, shape.intermediate // part)} for part in (2, 4)]
+    sizes += [{"layers": few, "vocabulary": max(16, shape.vocabulary // part)} for part in (2, 8)]
+    sizes += [{"layers": few, "heads": group * kv, "kv_heads": kv} for kv in sorted({1, (shape.kv_heads + 1) // 2})]
+    sizes += [
+        {"layers": few, "hidden": shape.hidden // part, "heads": max(1, shape.heads // part), "kv_heads": 1} for part in (2, 4)
+    ]
+    configs = []
+    for own in sizes:
+        smaller = shape.model_copy(update=own)
+        if smaller.hidden % smaller.heads == 0:
+            made = cut_config(config, smaller, range(smaller.layers), family)
+            configs.append({**made, "vocab_size": smaller.vocabulary, "pad_token_id": None})
+    return {"architecture": {"model_type": config["model_type"]}, "groups": {"around": configs}}

@@ -1,0 +1,164 @@
+"""Training in rounds: many shapes a little, some of them more, one to the end (successive halving, with a law in between).
+
+The first two shapes are given; after them `design` says what to try. How long a shape may be trained follows from the time that
+is left and the speed so far."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from draftsmith.core.protocols import ModelDraft
+from draftsmith.core.pruning import WantedShape
+from draftsmith.core.records import Design, DistilledCheckpoint
+from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.store import read_record
+from draftsmith.forge.ground import LOOKAHEADS, Ground
+from draftsmith.stages.design import DesignConfig, ProbeRecords, design
+from draftsmith.stages.distill import DistillConfig, distill
+from draftsmith.stages.evaluate import EvaluateConfig, evaluate
+from draftsmith.stages.prune import PruneConfig, prune
+
+_SHARES = (0.25, 0.25, 0.5)  # of the time for training: many shapes, some, and the last one (with its equal)
+_LIVE_SHARE = 0.15  # of the whole time, kept for live runs
+_SIZES = ("layers", "heads", "kv_heads", "hidden", "intermediate")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A shape that was trained, and how it did."""
+
+    shape: Shape
+    cut: Path
+    checkpoint: Path
+    scorecard: Path
+
+    @property
+    def model(self) -> Path:
+        return self.checkpoint / "model"
+
+    @property
+    def record(self) -> DistilledCheckpoint:
+        return read_record(DistilledCheckpoint, self.checkpoint)
+
+
+@dataclass
+class Rounds:
+    """What was trained so far, in order."""
+
+    ground: Ground
+    trained: list[Trained] = field(default_factory=list)
+
+    def go(self) -> Trained:
+        """All three rounds; the last shape, trained to the end."""
+        decide, tried = self.ground.decisions.decide, self.ground.config.shapes_tried
+        for place in range(tried[0]):
+            self._train(decide(f"shape {place}", partial(self._first_shape, place)), 0)
+        for place in range(tried[1]):
+            self._train(decide(f"better shape {place}", partial(self._designed, place)), 1)
+        return self._train(decide("best shape", partial(self._designed, 0)), 2)
+
+    def design(self) -> Design:
+        """What is expected of every shape, given what was trained so far."""
+        ground, config = self.ground, self.ground.config
+        asked = DesignConfig(
+            source=str(ground.source),
+            profile=str(ground.profile),
+            shapes=str(ground.times),
+            tokens=max(1, self._tokens_of_the_last()),
+            probes=tuple(ProbeRecords(checkpoint=str(one.checkpoint), scorecard=str(one.scorecard)) for one in self.trained),
+            batches=config.batches,
+            context=config.context,
+        )
+        return read_record(Design, design(asked, ground.store))
+
+    def teach(self, sizes: Mapping[str, int], name: str, steps: int, before: Trained | None = None) -> Trained:
+        """Cut a shape, or take what was learnt of it before; train it so many steps; replay it."""
+        ground, config = self.ground, self.ground.config
+        cut = before.cut if before else ground.decisions.timed(f"cut {name}", lambda: self._cut(sizes))
+        asked = DistillConfig(
+            student=str(before.model if before else cut / "model"),
+            trace=str(ground.train),
+            held_out=str(ground.probe),
+            loss=config.loss,
+            check_every=max(1, steps // 10),
+            train={**config.learning, "steps": steps, "warmup_steps": max(1, steps // 20)},
+        )
+        checkpoint = ground.decisions.timed(f"train {name}", lambda: distill(asked, ground.store))
+        shape = read_record(DistilledCheckpoint, checkpoint).shape
+        return Trained(shape, cut, checkpoint, replayed(ground, checkpoint / "model"))
+
+    def _train(self, sizes: Mapping[str, int], round_: int) -> Trained:
+        name = f"{', '.join(f'{sizes[size]} {size}' for size in _SIZES)}, round {round_}"
+        steps = self.ground.decisions.decide(f"steps of {name}", lambda: self._steps(sizes, round_))
+        before = next((one for one in reversed(self.trained) if sizes_of(one.shape) == dict(sizes)), None)
+        self.trained.append(self.teach(sizes, name, steps, before))
+        return self.trained[-1]
+
+    def _first_shape(self, place: int) -> dict[str, int]:
+        """Two at full width to begin with; after them, whatever `design` is most curious about."""
+        if place < 2:
+            whole = model_shape(self.ground.source)
+            return sizes_of(whole.model_copy(update={"layers": max(1, round(whole.layers / (8, 3)[place]))}))
+        return sizes_of(self.design().next_probe.shape)
+
+    def _designed(self, place: int) -> dict[str, int]:
+        best = self.design().by_depth
+        return sizes_of(best[min(place, len(best) - 1)].shape)
+
+    def _cut(self, sizes: Mapping[str, int]) -> Path:
+        ground = self.ground
+        whole = sizes_of(model_shape(ground.source))
+        smaller = WantedShape(**{name: size for name, size in sizes.items() if size != whole[name]})
+        asked = PruneConfig(source=str(ground.source), trace=str(ground.train), shape=smaller, engine=ground.config.scoring)
+        return prune(asked, ground.store)
+
+    def _steps(self, sizes: Mapping[str, int], round_: int) -> int:
+        """As many as this shape's part of the round's time allows."""
+        config = self.ground.config
+        if not self.trained:
+            return config.first_steps
+        shape = model_shape(self.ground.source).model_copy(update=dict(sizes))
+        seconds = self._training_seconds() * _SHARES[round_] / (*config.shapes_tried, self._last_ones)[round_]
+        return max(config.first_steps, int(seconds * self._flops_per_second() / _flops(shape) / config.step_tokens))
+
+    @property
+    def _last_ones(self) -> int:
+        return 2 if self.ground.config.deep_thin else 1
+
+    def _training_seconds(self) -> float:
+        """Of the whole time, what is left for training once everything was recorded and timed, and live runs are seen to."""
+        whole = self.ground.config.hours * 3600 * (1 - _LIVE_SHARE)
+        return max(0.0, whole - self.ground.decisions.seconds("record", "time"))
+
+    def _flops_per_second(self) -> float:
+        """Over all that was trained so far; cutting counts, it is part of the price."""
+        done = sum(_flops(one.shape) * one.record.tokens for one in self.trained)
+        return done / max(self.ground.decisions.seconds("train", "cut"), 1e-6)
+
+    def _tokens_of_the_last(self) -> int:
+        """What a shape like the last one tried would have seen at the end."""
+        seconds = self._training_seconds() * _SHARES[2] / self._last_ones
+        return int(seconds * self._flops_per_second() / _flops(self.trained[-1].shape))
+
+
+def sizes_of(shape: Shape) -> dict[str, int]:
+    """What a shape is cut to, by name."""
+    return {name: getattr(shape, name) for name in _SIZES}
+
+
+def replayed(ground: Ground, model: Path) -> Path:
+    """The scorecard of a draft on the probe split."""
+    asked = EvaluateConfig(
+        trace=str(ground.probe),
+        draft=ModelDraft(path=str(model)),
+        lookaheads=LOOKAHEADS,
+        engine=ground.config.scoring,
+        serve=ground.config.engine.kind,
+    )
+    return evaluate(asked, ground.store)
+
+
+def _flops(shape: Shape) -> float:
+    """Of training on one token."""
+    return 6.0 * (shape.decoder_weights + shape.head_weights)

@@ -1,0 +1,66 @@
+"""`forge`: from a target to the fastest draft that can be had in the time given.
+
+Records and times (`ground`), trains more and more on fewer and fewer shapes (`rounds`), and runs what is left live beside its
+baselines (`contest`). Every step is a stage's own record, so that a run which was killed goes on where it was; every decision,
+which may hang on the clock, is written down before it is carried out (`decisions`), so that it goes on the same way."""
+
+import shutil
+import time
+from pathlib import Path
+
+from draftsmith.core.checkpoints import find_model, model_fingerprint
+from draftsmith.core.log import log
+from draftsmith.core.records import Forged
+from draftsmith.core.shapes import model_shape
+from draftsmith.core.store import Store
+from draftsmith.core.trace import TraceReader
+from draftsmith.forge.contest import OURS, contenders, run_live
+from draftsmith.forge.ground import ForgeConfig, prepare
+from draftsmith.forge.rounds import Rounds
+
+
+def forge(config: ForgeConfig, store: Store) -> Path:
+    """The folder of the finished record; the draft lies in `model` beside it."""
+    target, source = find_model(config.target), find_model(config.source or config.target)
+    inputs = {
+        "target": model_fingerprint(target),
+        "source": model_fingerprint(source),
+        "drafts": [model_fingerprint(find_model(one)) for one in config.drafts],
+        "settings": config.model_dump(mode="json", exclude={"target", "source", "data", "drafts"}),
+    }
+    run = store.run("forged", inputs)
+    if run.is_current:
+        log.info("already forged: %s", run.path)
+        return run.path
+    began = time.monotonic()
+    run.begin({})
+    run.finish(_forge(config, store, run.path), time.monotonic() - began)
+    return run.path
+
+
+def _forge(config: ForgeConfig, store: Store, folder: Path) -> Forged:
+    ground = prepare(config, store, folder)
+    rounds = Rounds(ground)
+    last = rounds.go()
+    drafts = contenders(rounds, last)
+    live = run_live(ground, rounds.design(), drafts)
+    best = max((live[name] for name in OURS if name in live), key=lambda one: one.speedup)
+    chosen, model = drafts[best.name], folder / "model"
+    assert chosen is not None, "what was forged is a model"
+    shutil.rmtree(model, ignore_errors=True)
+    shutil.copytree(chosen, model)
+    return Forged(
+        target=TraceReader(ground.test).record.model,
+        source=ground.source.name,
+        engine=config.engine.kind,
+        batch=config.batch,
+        best=best.name,
+        speedup=best.speedup,
+        lookahead=best.lookahead,
+        shape=model_shape(model),
+        tokens=last.record.tokens_in_all,
+        contenders=tuple(sorted(live.values(), key=lambda one: -one.speedup)),
+        shapes_trained=len(rounds.trained),
+        seconds=ground.decisions.seconds(),
+        fingerprint=model_fingerprint(model),
+    )
