@@ -223,7 +223,7 @@ def rows_picture(kept: Kept[RowsCard]) -> list[Path]:
 
 
 def design_picture(kept: Kept[Design]) -> list[Path]:
-    """Draw draft time against tokens per step beside a design. Needs the extra `report`."""
+    """Draw draft time against acceptance beside a design. Needs the extra `report`."""
     return save_chart(design_chart(kept.record), kept.folder, "design")
 
 

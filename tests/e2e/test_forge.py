@@ -25,7 +25,8 @@ held_prompts: 12
 max_new_tokens: 24
 first_steps: 5
 shapes_tried: [3, 1]
-learning: {batch: 4, length: 32, precision: float32, learning_rate: 0.003}
+learning: {batch: 4, length: 32, precision: float32}
+rates: [0.001, 0.003]
 timing: {steps: 3, min_rounds: 2, max_rounds: 2}
 engine: {dtype: float32, threads: 1}
 """

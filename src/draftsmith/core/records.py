@@ -109,7 +109,7 @@ class LatencyModel(StrictConfig):
 
 class DesignCandidate(StrictConfig):
     """A shape, and what is expected of it. `lookahead`, `tokens_per_step` and `draft_ms` (a token) are at the first batch size;
-    `error` is the relative standard deviation of the throughput."""
+    `acceptance` is that of a step's first proposal, `error` the relative standard deviation of the throughput."""
 
     shape: Shape
     parameters: int
@@ -118,6 +118,7 @@ class DesignCandidate(StrictConfig):
     error: float
     lookahead: int
     tokens_per_step: float
+    acceptance: float
     draft_ms: float
 
 
@@ -132,7 +133,7 @@ class DesignProbe(StrictConfig):
 
 class Design(StrictConfig):
     """Which shape to cut: `draftsmith design`. `by_depth` holds the best candidate of every depth, the best first; `front`
-    those that no other beats in both draft time and tokens per step; `next_probe` what would be worth knowing."""
+    those that no other beats in both draft time and acceptance; `next_probe` what would be worth knowing."""
 
     kind: Literal["design"] = "design"
     schema_version: Literal[1] = 1
@@ -173,7 +174,6 @@ class DistilledCheckpoint(StrictConfig):
     shape: Shape
     parameters: int
     tokens: int
-    tokens_in_all: int  # with what its student had seen before
     curve: tuple[LearningPoint, ...]
     fingerprint: str
 
@@ -182,6 +182,7 @@ class Contender(StrictConfig):
     """A draft that ran live, at its better lookahead. `speedup` is over plain decoding in the same run."""
 
     name: str
+    fingerprint: str | None
     parameters: int | None
     layers: int | None
     lookahead: int

@@ -11,11 +11,15 @@ def design(made: Design) -> Any:
     alt = altair()
     best = made.by_depth[0]
     x = alt.X("draft_ms:Q", title="draft, milliseconds per token", scale=alt.Scale(zero=False))
-    y = alt.Y("tokens_per_step:Q", title="tokens per step at the best lookahead", scale=alt.Scale(zero=False))
+    y = alt.Y("acceptance:Q", title="first proposal accepted", scale=alt.Scale(zero=False), axis=alt.Axis(format="%"))
     front = alt.Chart(alt.Data(values=[_value(one) for one in made.front])).mark_line(opacity=0.6, interpolate="step-after")
     points = alt.Chart(alt.Data(values=[_value(one) for one in made.by_depth]))
     colour = alt.Color("speedup:Q", title="x plain", scale=alt.Scale(scheme="viridis"))
-    tooltip = ["shape:N", "parameters:N", *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("speedup", "error"))]
+    tooltip = [
+        "shape:N",
+        "parameters:N",
+        *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("speedup", "error", "tokens_per_step")),
+    ]
     marks = points.mark_point(filled=True, size=110).encode(x=x, y=y, color=colour, tooltip=tooltip)
     labels = points.mark_text(dy=-12).encode(x=x, y=y, text="layers:N")
     probe = alt.Chart(alt.Data(values=[_value(made.next_probe)])).mark_point(shape="diamond", size=260, strokeWidth=2)
@@ -34,6 +38,7 @@ def _value(one: DesignCandidate) -> dict[str, Any]:
     shape = one.shape
     return {
         "draft_ms": one.draft_ms,
+        "acceptance": one.acceptance,
         "tokens_per_step": one.tokens_per_step,
         "speedup": one.speedup,
         "error": one.error,

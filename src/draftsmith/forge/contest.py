@@ -62,6 +62,7 @@ def _run(ground: Ground, made: Design, name: str, draft: Path | None) -> Contend
     shape = None if draft is None else model_shape(draft)
     return Contender(
         name=name,
+        fingerprint=card.draft_fingerprint,
         parameters=shape.parameters if shape else None,
         layers=shape.layers if shape else None,
         lookahead=best.lookahead,
@@ -110,14 +111,14 @@ def _best_rows(ground: Ground, made: Design, last: Trained, card: RowsCard) -> i
 
 
 def _deep_thin(rounds: Rounds, last: Trained) -> Path | None:
-    """At least four times as deep, as many parameters, as many tokens."""
+    """At least four times as deep, as many parameters, as many tokens, and a learning rate searched for in the same way."""
     source, tensor_parallel = rounds.ground.source, rounds.ground.config.engine.tensor_parallel
     rule = family_of(read_json(source / "config.json"), str(source)).hidden_rule
     shape = deep_equal(model_shape(source), rule, last.shape, tensor_parallel)
     if shape is None:
         log.warning("no cut of %s is four times as deep as the draft and has as many parameters", source.name)
         return None
-    steps = round(last.record.tokens_in_all / rounds.ground.config.step_tokens)
+    steps = round(last.record.tokens / rounds.ground.config.step_tokens)
     return rounds.teach(sizes_of(shape), "deep and thin", steps).model
 
 

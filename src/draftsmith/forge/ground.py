@@ -26,7 +26,8 @@ _KEPT = 16  # of the target's most likely tokens, at every place of what is lear
 
 class ForgeConfig(StrictConfig):
     """What to forge a draft for, from which prompts, and in how much time. `shapes_tried`: how many shapes each of the first
-    two rounds trains; `learning` are settings of training, but for its length. `drafts` are others to run beside it."""
+    two rounds trains; `learning` are settings of training, but for its length and its rate, which is one of `rates`. `drafts`
+    are others to run beside it."""
 
     target: str
     source: str | None = None
@@ -41,6 +42,7 @@ class ForgeConfig(StrictConfig):
     max_new_tokens: int = Field(128, ge=2)
     loss: str = "forward_kl"
     learning: dict[str, Any] = Field(default_factory=dict)
+    rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((3e-4, 1e-3, 3e-3), min_length=1)
     first_steps: int = Field(40, ge=1)
     shapes_tried: tuple[int, int] = (4, 2)
     deep_thin: bool = True

@@ -20,6 +20,7 @@ from draftsmith.stages.evaluate import EvaluateConfig, evaluate
 from draftsmith.stages.prune import PruneConfig, prune
 
 _SHARES = (0.25, 0.25, 0.5)  # of the time for training: many shapes, some, and the last one (with its equal)
+_SEARCH = 0.1  # of the steps, for every learning rate that is tried
 _LIVE_SHARE = 0.15  # of the whole time, kept for live runs
 _SIZES = ("layers", "heads", "kv_heads", "hidden", "intermediate")
 
@@ -48,6 +49,7 @@ class Rounds:
 
     ground: Ground
     trained: list[Trained] = field(default_factory=list)
+    rate: float | None = None  # of probes
 
     def go(self) -> Trained:
         """All three rounds; the last shape, trained to the end."""
@@ -72,27 +74,47 @@ class Rounds:
         )
         return read_record(Design, design(asked, ground.store))
 
-    def teach(self, sizes: Mapping[str, int], name: str, steps: int, before: Trained | None = None) -> Trained:
-        """Cut a shape, or take what was learnt of it before; train it so many steps; replay it."""
+    def teach(self, sizes: Mapping[str, int], name: str, steps: int, rate: float | None = None) -> Trained:
+        """Cut a shape, train it so many steps, replay it. Without a learning rate, search for one in short runs first."""
+        decisions = self.ground.decisions
+        cut = decisions.timed(f"cut {name}", lambda: self._cut(sizes))
+        if rate is None:
+            rate = decisions.decide(f"learning rate of {name}", lambda: self._best_rate(cut, name, steps))
+        checkpoint = self._distilled(cut, f"train {name}", steps, rate)
+        shape = read_record(DistilledCheckpoint, checkpoint).shape
+        return Trained(shape, cut, checkpoint, replayed(self.ground, checkpoint / "model"))
+
+    def _best_rate(self, cut: Path, name: str, steps: int) -> float:
+        """By the tokens per step that a tenth of the training reaches."""
+        rates = self.ground.config.rates
+        if len(rates) == 1:
+            return rates[0]
+        few = max(1, round(steps * _SEARCH))
+        tried = {rate: self._distilled(cut, f"search a rate: {name}, {rate:g}", few, rate) for rate in rates}
+        reached = {rate: read_record(DistilledCheckpoint, folder).curve[-1].tokens_per_step for rate, folder in tried.items()}
+        return max(rates, key=lambda rate: reached[rate] or 0.0)
+
+    def _distilled(self, cut: Path, what: str, steps: int, rate: float) -> Path:
         ground, config = self.ground, self.ground.config
-        cut = before.cut if before else ground.decisions.timed(f"cut {name}", lambda: self._cut(sizes))
         asked = DistillConfig(
-            student=str(before.model if before else cut / "model"),
+            student=str(cut / "model"),
             trace=str(ground.train),
             held_out=str(ground.probe),
             loss=config.loss,
             check_every=max(1, steps // 10),
-            train={**config.learning, "steps": steps, "warmup_steps": max(1, steps // 20)},
+            train={**config.learning, "steps": steps, "warmup_steps": max(1, steps // 20), "learning_rate": rate},
         )
-        checkpoint = ground.decisions.timed(f"train {name}", lambda: distill(asked, ground.store))
-        shape = read_record(DistilledCheckpoint, checkpoint).shape
-        return Trained(shape, cut, checkpoint, replayed(ground, checkpoint / "model"))
+        return ground.decisions.timed(what, lambda: distill(asked, ground.store))
 
     def _train(self, sizes: Mapping[str, int], round_: int) -> Trained:
+        """Probes share the learning rate that was best for the first of them; the last shape has a search of its own."""
+        decide = self.ground.decisions.decide
         name = f"{', '.join(f'{sizes[size]} {size}' for size in _SIZES)}, round {round_}"
-        steps = self.ground.decisions.decide(f"steps of {name}", lambda: self._steps(sizes, round_))
-        before = next((one for one in reversed(self.trained) if sizes_of(one.shape) == dict(sizes)), None)
-        self.trained.append(self.teach(sizes, name, steps, before))
+        steps = decide(f"steps of {name}", lambda: self._steps(sizes, round_))
+        shared = self.rate if round_ < 2 else None
+        self.trained.append(self.teach(sizes, name, steps, shared))
+        if self.rate is None:
+            self.rate = decide(f"learning rate of {name}", lambda: self.ground.config.rates[0])
         return self.trained[-1]
 
     def _first_shape(self, place: int) -> dict[str, int]:
@@ -120,6 +142,8 @@ class Rounds:
             return config.first_steps
         shape = model_shape(self.ground.source).model_copy(update=dict(sizes))
         seconds = self._training_seconds() * _SHARES[round_] / (*config.shapes_tried, self._last_ones)[round_]
+        if round_ == 2:
+            seconds /= 1 + _SEARCH * len(config.rates)
         return max(config.first_steps, int(seconds * self._flops_per_second() / _flops(shape) / config.step_tokens))
 
     @property
@@ -138,7 +162,7 @@ class Rounds:
 
     def _tokens_of_the_last(self) -> int:
         """What a shape like the last one tried would have seen at the end."""
-        seconds = self._training_seconds() * _SHARES[2] / self._last_ones
+        seconds = self._training_seconds() * _SHARES[2] / self._last_ones / (1 + _SEARCH * len(self.ground.config.rates))
         return int(seconds * self._flops_per_second() / _flops(self.trained[-1].shape))
 
 

@@ -58,7 +58,7 @@ def _forge(config: ForgeConfig, store: Store, folder: Path) -> Forged:
         speedup=best.speedup,
         lookahead=best.lookahead,
         shape=model_shape(model),
-        tokens=last.record.tokens_in_all,
+        tokens=last.record.tokens,
         contenders=tuple(sorted(live.values(), key=lambda one: -one.speedup)),
         shapes_trained=len(rounds.trained),
         seconds=ground.decisions.seconds(),

@@ -29,7 +29,7 @@ from draftsmith.theory.law import SLOPES, AcceptanceLaw, Probe, fit_law
 from draftsmith.theory.search import Bounds, Ranked, Traffic, legal_shapes, pareto, rank
 from draftsmith.theory.throughput import StepTable, throughput
 
-_FRONT = 40  # of the front, what is kept
+_FRONT = 200  # of the front, what is kept
 
 
 class ProbeRecords(StrictConfig):
@@ -126,7 +126,7 @@ def _probe(records: ProbeRecords) -> Probe:
             "evaluate that checkpoint, and give its scorecard",
         )
     widest = max(card.overall.points, key=lambda point: point.lookahead)
-    return Probe(made.shape, made.tokens_in_all, widest.conditional_acceptance_by_position)
+    return Probe(made.shape, made.tokens, widest.conditional_acceptance_by_position)
 
 
 def _coverage(config: DesignConfig) -> dict[int, float]:
@@ -187,6 +187,7 @@ def _candidates(ranked: Ranked, places: np.ndarray, source: Shape, plain: float)
             error=float(ranked.error[place]),
             lookahead=int(ranked.lookahead[place]),
             tokens_per_step=float(ranked.tokens_per_step[place]),
+            acceptance=float(ranked.acceptance[place]),
             draft_ms=float(ranked.draft_ms[place]),
         )
         for place in places.tolist()

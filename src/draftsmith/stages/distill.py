@@ -20,7 +20,7 @@ from draftsmith.core.pruning import PruneJob, Pruner, wait_for
 from draftsmith.core.records import DistilledCheckpoint, LearningPoint
 from draftsmith.core.sampling import DraftMethod
 from draftsmith.core.shapes import model_shape
-from draftsmith.core.store import Store, read_json, read_record
+from draftsmith.core.store import Store
 from draftsmith.core.trace import TraceReader
 
 
@@ -85,7 +85,6 @@ def distill(config: DistillConfig, store: Store) -> Path:
         shape=shape,
         parameters=shape.parameters,
         tokens=curve[-1].tokens,
-        tokens_in_all=curve[-1].tokens + _seen_before(student),
         curve=curve,
         fingerprint=model_fingerprint(run.path / "model"),
     )
@@ -99,14 +98,6 @@ def _settings(config: DistillConfig) -> dict[str, Any]:
         mode="json", include={"loss", "teacher", "method", "lookahead", "on_policy_every", "held_out", "check_every", "train"}
     )
     return {**own, "text": {"trace": {"path": config.trace}, **config.text}}
-
-
-def _seen_before(student: Path) -> int:
-    """What a student that was distilled before has seen: its record lies beside it."""
-    path = student.parent / "record.json"
-    if not path.exists() or read_json(path).get("kind") != "distilled":
-        return 0
-    return read_record(DistilledCheckpoint, student.parent).tokens_in_all
 
 
 def _curve(path: Path) -> tuple[LearningPoint, ...]:

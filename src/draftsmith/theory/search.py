@@ -40,13 +40,15 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Ranked:
-    """Candidates with what is expected of them. `error` is the relative standard deviation of the throughput."""
+    """Candidates with what is expected of them. `acceptance` is that of a step's first proposal; `error` is the relative
+    standard deviation of the throughput."""
 
     shapes: ShapeArrays
     tokens_per_second: Array
     error: Array
     lookahead: Array
     tokens_per_step: Array
+    acceptance: Array
     draft_ms: Array
     parameters: Array
 
@@ -166,17 +168,17 @@ def _rank_chunk(
         error=np.sqrt((seconds_N / seconds_above_N - 1.0) ** 2 + latency.unseen_error_rms**2 / 4),
         lookahead=np.array(lookaheads)[best_N],
         tokens_per_step=per_step_KN[best_N, np.arange(count)],
+        acceptance=law.tokens_per_step(logit_N, (1,), coverage_N)[0] - 1.0,
         draft_ms=draft_N,
         parameters=parameters(shapes, source),
     )
 
 
 def pareto(ranked: Ranked) -> np.ndarray:
-    """Places of candidates that no other beats in both draft time and tokens per step, fastest first. Tokens per step are those
-    of the first batch size at its best lookahead."""
-    order = np.lexsort((-ranked.tokens_per_step, ranked.draft_ms))
-    best = np.maximum.accumulate(ranked.tokens_per_step[order])
-    better = np.concatenate([[True], ranked.tokens_per_step[order][1:] > best[:-1]])
+    """Places of candidates that no other beats in both draft time and acceptance, fastest first."""
+    order = np.lexsort((-ranked.acceptance, ranked.draft_ms))
+    best = np.maximum.accumulate(ranked.acceptance[order])
+    better = np.concatenate([[True], ranked.acceptance[order][1:] > best[:-1]])
     return order[better]
 
 

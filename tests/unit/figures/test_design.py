@@ -9,7 +9,7 @@ from tests.unit.builders import shape
 def candidate(layers: int, draft_ms: float, tokens_per_step: float, speedup: float) -> DesignCandidate:
     return DesignCandidate(
         shape=shape(layers=layers), parameters=1_000_000, tokens_per_second=100 * speedup, speedup=speedup, error=0.05,
-        lookahead=3, tokens_per_step=tokens_per_step, draft_ms=draft_ms,
+        lookahead=3, tokens_per_step=tokens_per_step, acceptance=0.5, draft_ms=draft_ms,
     )  # fmt: skip
 
 

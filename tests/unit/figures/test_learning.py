@@ -12,7 +12,7 @@ def run(loss: str, *measured: float | None) -> DistilledCheckpoint:
     curve = tuple(LearningPoint(tokens=1000 * (i + 1), loss=3.0 - i, tokens_per_step=one) for i, one in enumerate(measured))
     return DistilledCheckpoint(
         student="small", student_fingerprint="s", trace="t", held_out="h", loss=loss, lookahead=5, shape=shape(),
-        parameters=10, tokens=curve[-1].tokens, tokens_in_all=1, curve=curve, fingerprint="f",
+        parameters=10, tokens=curve[-1].tokens, curve=curve, fingerprint="f",
     )  # fmt: skip
 
 

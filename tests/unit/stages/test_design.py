@@ -41,7 +41,7 @@ def probe(folder: Path, shape: Shape, tokens: int) -> dict[str, str]:
     name, chance = f"{shape.layers}-{shape.intermediate}-{tokens}", acceptance(shape, tokens)
     made = DistilledCheckpoint(
         student=name, student_fingerprint="s", trace="t", held_out=None, loss="forward_kl", lookahead=4, shape=shape,
-        parameters=shape.parameters, tokens=tokens, tokens_in_all=tokens, fingerprint=name,
+        parameters=shape.parameters, tokens=tokens, fingerprint=name,
         curve=(LearningPoint(tokens=tokens, loss=1.0),),
     )  # fmt: skip
     point = AcceptancePoint(

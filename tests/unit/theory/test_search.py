@@ -92,7 +92,7 @@ def test_nobody_beats_the_front_in_both() -> None:
     assert 1 < len(front) < len(shapes.layers)
     for place in front:
         faster = found.draft_ms < found.draft_ms[place]
-        assert (found.tokens_per_step[faster] < found.tokens_per_step[place]).all()
+        assert (found.acceptance[faster] < found.acceptance[place]).all()
 
 
 def test_a_million_candidates_in_seconds() -> None:

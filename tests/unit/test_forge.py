@@ -1,0 +1,71 @@
+"""Forging: what was decided stays decided, the time is kept to, and the shapes that are timed can be had."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftsmith.core.shapes import shape_of
+from draftsmith.forge.decisions import Decisions
+from draftsmith.forge.ground import ForgeConfig, shapes_to_time
+from draftsmith.theory.search import deep_equal
+from tests.unit.builders import shape
+
+BIG = {
+    "model_type": "llama", "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4, "hidden_size": 2048,
+    "intermediate_size": 5632, "vocab_size": 32000, "head_dim": 64, "pad_token_id": 31999,
+}  # fmt: skip
+
+
+class TestDecisions:
+    def test_what_was_decided_stays_decided(self, tmp_path: Path) -> None:
+        assert Decisions(tmp_path).decide("a", lambda: [1, 2]) == [1, 2]
+        assert Decisions(tmp_path).decide("a", lambda: [3]) == [1, 2]
+
+    def test_time_is_that_of_the_first_time(self, tmp_path: Path) -> None:
+        seen: list[int] = []
+
+        def work() -> Path:
+            seen.append(1)
+            return tmp_path
+
+        for _ in range(2):
+            assert Decisions(tmp_path).timed("train it", work) == tmp_path
+        assert len(seen) == 2, "a stage that was done finds that out itself"
+        spent = Decisions(tmp_path)
+        assert 0 < spent.seconds() < 1
+        assert spent.seconds("train") == spent.seconds()
+        assert spent.seconds("record", "cut") == 0
+
+
+class TestShapesToTime:
+    def test_they_differ_in_every_size_and_can_be_loaded(self) -> None:
+        made = shapes_to_time(BIG, shape_of(BIG, "it"))
+        shapes = [shape_of(one, "one of them") for one in made["groups"]["around"]]
+        assert len(shapes) >= 10
+        for size in ("layers", "heads", "kv_heads", "hidden", "intermediate", "vocabulary"):
+            assert len({getattr(one, size) for one in shapes}) > 1, size
+        assert all(one.hidden % one.heads == 0 and one.heads % one.kv_heads == 0 for one in shapes)
+        assert all(one["pad_token_id"] is None for one in made["groups"]["around"]), "it may lie beyond a smaller vocabulary"
+
+
+class TestDeepEqual:
+    @pytest.mark.parametrize("layers", [1, 2, 4])
+    def test_four_times_as_deep_and_as_many_parameters(self, layers: int) -> None:
+        source = shape_of(BIG, "it")
+        shallow = source.model_copy(update={"layers": layers})
+        deep = deep_equal(source, "multiple of heads", shallow)
+        assert deep is not None
+        assert deep.layers >= 4 * layers
+        assert deep.parameters == pytest.approx(shallow.parameters, rel=0.03)
+        assert deep.hidden % deep.heads == 0
+
+    def test_there_may_be_none(self) -> None:
+        assert deep_equal(shape(layers=4), "any", shape(layers=2)) is None
+
+
+def test_the_batch_that_serves_most_is_run_live() -> None:
+    given: dict[str, Any] = {"target": "t", "datasets": ("jsonl",)}
+    assert ForgeConfig(**given, batches={1: 0.2, 8: 0.7, 4: 0.1}).batch == 8
+    assert ForgeConfig(**given).step_tokens == 16 * 512
+    assert ForgeConfig(**given, engine={"kind": "vllm", "tensor_parallel": 2}).scoring.kind == "transformers"
