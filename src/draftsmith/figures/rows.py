@@ -19,7 +19,8 @@ def rows(card: RowsCard) -> Any:
         for k in chosen
     ]
     limits = [{"lookahead": str(k), "tokens_per_step": whole.curve.at(k).tokens_per_step} for k in chosen]
-    x = alt.X("rows:Q", title="output rows kept", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~s"))
+    axis = alt.Axis(values=[one.rows for one in card.points], format=",d")
+    x = alt.X("rows:Q", title="output rows kept", scale=alt.Scale(type="log", nice=False), axis=axis)
     y = alt.Y("tokens_per_step:Q", title="tokens per step", scale=alt.Scale(zero=False))
     colour = alt.Color("lookahead:N", title="lookahead", sort=[str(k) for k in chosen])
     tooltip = ["rows:Q", "lookahead:N", *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("tokens_per_step", "ceiling"))]

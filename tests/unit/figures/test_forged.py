@@ -16,8 +16,8 @@ def contender(name: str, speedup: float, layers: int | None = 2) -> Contender:
 
 MADE = Forged(
     target="big", source="big", engine="vllm", batch=4, best="forged", speedup=1.8, lookahead=3, shape=shape(),
-    tokens=2_000_000, contenders=(contender("forged", 1.8), contender("prompt lookup", 1.2, None)), shapes_trained=7, seconds=7200.0,
-    fingerprint="f",
+    tokens=2_000_000, contenders=(contender("forged", 1.8), contender("prompt lookup", 1.2, None)), shapes_trained=7,
+    seconds=7200.0, fingerprint="f",
 )  # fmt: skip
 
 
