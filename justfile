@@ -41,6 +41,10 @@ docs:
 bench name *args:
     {{python}} -m benchmarks.{{name}} {{args}}
 
+# The lab's forged drafts and their deep, thin equals, from nothing, into DRAFTSMITH_LAB: hours, and it resumes
+lab-drafts:
+    {{python}} -m benchmarks._forged
+
 # The installed package stays light: the core alone, without torch
 light:
     rm -rf build/light && python3 -m venv build/light

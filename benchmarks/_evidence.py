@@ -65,6 +65,12 @@ def _folder(variable: str) -> Path:
     return Path(value).resolve()
 
 
+def open_lab(quick: bool) -> Lab:
+    """As the environment says where it is."""
+    store = Path(os.environ.get("DRAFTSMITH_STORE", ROOT / "runs"))
+    return Lab(_folder("DRAFTSMITH_LAB"), _folder("DRAFTSMITH_DATA"), store / ("quick" if quick else "benchmarks"), quick)
+
+
 def short_prompts(lab: Lab, num_prompts: int, max_new_tokens: int, engine: dict[str, Any]) -> list[TraceRow]:
     """What the timed figures run over: short prompts of HellaSwag and chat, `num_prompts` of each, and SmolLM2's answers."""
     trace = api.record(
@@ -85,8 +91,7 @@ def run(name: str, measure: Callable[[Lab], Result]) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=measure.__doc__)
     parser.add_argument("--quick", action="store_true", help="a slice of the same workload; its result is not published")
     quick = parser.parse_args().quick
-    store = Path(os.environ.get("DRAFTSMITH_STORE", ROOT / "runs"))
-    lab = Lab(_folder("DRAFTSMITH_LAB"), _folder("DRAFTSMITH_DATA"), store / ("quick" if quick else "benchmarks"), quick)
+    lab = open_lab(quick)
     result = measure(lab)
     provenance = collect({}).model_dump(mode="json", exclude={"inputs", "seconds", "command"})
     published = {

@@ -19,7 +19,7 @@ from draftsmith.training.data import Samples
 from draftsmith.training.losses import LOSSES, Views, views
 from draftsmith.training.on_policy import num_written, student_samples
 
-CHUNK = 1024  # places
+LOGITS = 1 << 25  # held at once: 128 MB in float32, of which a loss keeps a few copies
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def summed_loss(
             return views(logits_NV, wanted_N)
         return views(logits_NV, wanted_N, None, batch.top_ids_PK[part], batch.top_log_p_PK[part])
 
-    chunks = [slice(low, low + CHUNK) for low in range(0, len(batch.asked_P), CHUNK)]
+    size = max(1, LOGITS // model.config.get_text_config().vocab_size)
+    chunks = [slice(low, low + size) for low in range(0, len(batch.asked_P), size)]
     weights_P = None
     if weigh is not None:
         with torch.no_grad():

@@ -108,7 +108,7 @@ def test_chunks_change_neither_loss_nor_gradient(
     batch = collate([domain.sample(at) for at in range(len(domain))], CPU)
 
     def found(chunk: int) -> tuple[float, list["torch.Tensor"]]:
-        monkeypatch.setattr(lessons, "CHUNK", chunk)
+        monkeypatch.setattr(lessons, "LOGITS", 64 * chunk)
         value = summed_loss(model, batch, loss, teacher)
         return value.item(), list(torch.autograd.grad(value, list(model.parameters())))
 

@@ -1,0 +1,86 @@
+"""The lab's own drafts: forged for TinyLlama and SmolLM2, each with its deep, thin equal. `just lab-drafts` builds them.
+
+They take hours; every part resumes. They lie in DRAFTSMITH_LAB/drafts, by name, and later work takes them from there."""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks._evidence import Lab, open_lab
+from draftsmith import api
+
+HOURS = {"tinyllama": 7.0, "smollm2": 2.5}
+_PROMPTS = {"tinyllama": 500, "smollm2": 1000}
+
+
+@dataclass(frozen=True)
+class Forged:
+    """A draft of the lab, the same with fewer output rows if that was faster, and its deep, thin equal."""
+
+    draft: Path
+    trimmed: Path | None
+    deep: Path
+    record: dict[str, Any]
+
+
+def forged(lab: Lab, name: str) -> Forged:
+    """Built on first use."""
+    target: Path = getattr(lab, name)
+    store = lab.drafts / "forge"
+    made = api.forge(
+        target=target,
+        datasets=("hellaswag", "mmlu", "chat"),
+        data=lab.data,
+        hours=0.05 if lab.quick else HOURS[name],
+        context=256,
+        train_prompts=8 if lab.quick else _PROMPTS[name],
+        held_prompts=4 if lab.quick else 32,
+        max_new_tokens=16 if lab.quick else 200,
+        learning={"batch": 16, "micro_batch": 4, "length": 512, "save_every": 20},
+        first_steps=2 if lab.quick else 20,
+        timing={"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 16, "min_rounds": 4, "max_rounds": 8},
+        engine={"dtype": "bfloat16", "threads": 2, "batch_size": 32},
+        store=store,
+    )
+    paths = {one.name: _named(lab, name, one.name, one.fingerprint, store) for one in made.record.contenders}
+    record = made.record.model_dump(mode="json")
+    deep, draft = paths["deep and thin, equal parameters"], paths["forged"]
+    assert draft is not None
+    assert deep is not None
+    return Forged(draft, paths.get("forged, fewer output rows"), deep, record)
+
+
+def _named(lab: Lab, target: str, name: str, fingerprint: str | None, store: Path) -> Path | None:
+    """A checkpoint of the forge's store, copied to where people find it."""
+    if fingerprint is None:
+        return None
+    folder = lab.drafts / f"{target}-{name.replace(', ', '-').replace(' ', '-')}"
+    if not folder.exists():
+        found = next(
+            path.parent / "model"
+            for kind in ("distilled", "checkpoints")
+            for path in sorted((store / kind).glob("*/record.json"))
+            if json.loads(path.read_text())["fingerprint"] == fingerprint
+        )
+        shutil.copytree(found, folder.with_name(f"{folder.name}.partial"))
+        folder.with_name(f"{folder.name}.partial").rename(folder)
+    return folder
+
+
+def main() -> None:
+    """Build all of them, and say how long it took."""
+    lab = open_lab(quick=False)
+    for name in ("smollm2", "tinyllama"):
+        began = time.monotonic()
+        made = forged(lab, name)
+        hours = (time.monotonic() - began) / 3600
+        print(
+            f"{name}: {made.draft}, {made.deep}: {hours:.2f} hours now, {made.record['seconds'] / 3600:.2f} in all", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()

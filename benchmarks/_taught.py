@@ -1,0 +1,61 @@
+"""What drafts of the lab are taught from and cut to: recorded output of a target over the train prompts of all data sets."""
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks._evidence import Lab
+from draftsmith import api
+
+SHORT = ("hellaswag", "chat", "gsm8k", "humaneval", "specbench", "jsonl", "text")  # jsonl: RedPajama, text: WikiText
+JUDGED = ("hellaswag", "mmlu", "chat")
+_KEPT = 16
+
+
+def recorded(lab: Lab, target: Path, split: str, datasets: tuple[str, ...], num_prompts: int, **more: Any) -> Path:
+    """Output of a target, in bfloat16, as it is served."""
+    return api.record(
+        target=target,
+        datasets=tuple(name for name in datasets if name != "chat" or _chats(target)),
+        data=lab.data,
+        split=split,
+        num_prompts=4 if lab.quick else num_prompts,
+        store=lab.store,
+        **{
+            "max_prompt_tokens": 1024,
+            "max_new_tokens": 16 if lab.quick else 128,
+            "engine": {"kind": "transformers", "dtype": "bfloat16", "threads": 2, "batch_size": 32},
+            **more,
+        },
+    ).folder
+
+
+def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
+    """What `distill` takes: traces to learn from, with the target's most likely tokens, and one to look at meanwhile."""
+    train = recorded(lab, target, "train", SHORT, num_prompts, max_prompt_tokens=400, top_logprobs=_KEPT)
+    found: dict[str, Any] = {"trace": train, "held_out": recorded(lab, target, "probe", JUDGED, 16)}
+    if not lab.quick:  # five examples a question: long prompts, which take their time
+        mmlu = recorded(lab, target, "train", ("mmlu",), max(1, num_prompts // 5), top_logprobs=_KEPT)
+        found["text"] = {"mmlu": {"path": str(mmlu), "weight": 0.15}}
+    return found
+
+
+def shallow_cut(lab: Lab, target: Path, layers: int, trace: Path) -> Path:
+    """The target with so many of its layers, without training."""
+    engine = {"dtype": "bfloat16", "threads": 2}
+    return api.prune(source=target, trace=trace, shape={"layers": layers}, engine=engine, store=lab.store).folder / "model"
+
+
+def training(steps: int, rate: float, **more: Any) -> dict[str, Any]:
+    """Steps of 16 x 512 tokens."""
+    return {
+        "steps": steps, "batch": 16, "micro_batch": 4, "length": 512, "learning_rate": rate,
+        "warmup_steps": max(1, steps // 20), "save_every": 20, **more,
+    }  # fmt: skip
+
+
+def _chats(target: Path) -> bool:
+    """Whether it has a chat template."""
+    return (
+        any((target / name).exists() for name in ("chat_template.jinja",))
+        or "chat_template" in (target / "tokenizer_config.json").read_text()
+    )

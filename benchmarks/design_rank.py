@@ -1,0 +1,159 @@
+"""Does `design` predict? Shapes that were no probes are predicted first, then cut, trained and measured; and its speed."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._evidence import ROOT, Lab, Result, run
+from benchmarks._taught import lessons, training
+from draftsmith import api
+from draftsmith.core.records import Profile
+from draftsmith.core.shapes import model_shape
+from draftsmith.core.store import read_json, read_record, write_json
+from draftsmith.forge.ground import shapes_to_time
+from draftsmith.theory.latency import shape_arrays
+from draftsmith.theory.law import AcceptanceLaw, Probe, fit_law
+from draftsmith.theory.search import Traffic, rank
+from draftsmith.theory.throughput import StepTable
+
+PROBES: tuple[dict[str, int], ...] = ({"layers": 2}, {"layers": 10}, {"layers": 5, "intermediate": 768}, {"layers": 5, "hidden": 384, "heads": 6, "kv_heads": 2})  # fmt: skip  # noqa: E501
+UNSEEN: tuple[dict[str, int], ...] = (
+    {"layers": 1}, {"layers": 3}, {"layers": 4}, {"layers": 6}, {"layers": 8}, {"layers": 14}, {"layers": 20},
+    {"layers": 3, "intermediate": 768}, {"layers": 8, "intermediate": 512}, {"layers": 12, "intermediate": 1024},
+    {"layers": 4, "hidden": 384, "heads": 6, "kv_heads": 2}, {"layers": 10, "hidden": 288, "heads": 9, "kv_heads": 3},
+)  # fmt: skip
+PREDICTIONS = ROOT / "benchmarks" / "predictions"
+LOOKAHEADS = (1, 2, 3, 4, 5, 6)
+CONTEXT, STEPS, RATE = 256, 40, 1e-3
+ENGINE = {"kind": "transformers", "dtype": "bfloat16", "threads": 2}
+
+
+def measure(lab: Lab) -> Result:
+    """Rank correlation of predicted with measured throughput, and how far the chosen shape is from the best."""
+    taught = lessons(lab, lab.smollm2, 1500)
+    steps = 3 if lab.quick else STEPS
+    timing = {"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 16, "min_rounds": 5, "max_rounds": 10}
+    common: dict[str, Any] = {"batches": (1,), "contexts": (CONTEXT,), "timing": timing, "engine": ENGINE, "store": lab.store}
+    profile = api.profile(target=lab.smollm2, lookaheads=LOOKAHEADS, **common)
+    file = lab.store / "design_rank.yaml"
+    write_json(file, shapes_to_time(read_json(lab.smollm2 / "config.json"), model_shape(lab.smollm2)))  # JSON is YAML
+    times = api.profile_shapes(shapes=file, **common)
+    probed = [_trained(lab, taught, sizes, steps) for sizes in (PROBES[:2] if lab.quick else PROBES)]
+    made = api.design(
+        source=lab.smollm2, profile=profile.folder, shapes=times.folder, tokens=probed[0]["tokens"], context=CONTEXT,
+        probes=[{"checkpoint": one["checkpoint"], "scorecard": one["scorecard"]} for one in probed], lookaheads=LOOKAHEADS,
+        store=lab.store,
+    )  # fmt: skip
+    unseen = UNSEEN[:2] if lab.quick else UNSEEN
+    predicted = _predicted(lab, made.record, read_record(Profile, profile.folder), unseen, probed)
+    committed = (lab.store if lab.quick else PREDICTIONS) / "design_rank.json"
+    if not committed.exists():
+        write_json(committed, predicted)
+        if not lab.quick:
+            sys.exit(f"predicted; commit {committed.relative_to(ROOT)} before any of them is trained, and run this again")
+    predicted = read_json(committed)
+    measured = [_measured(lab, taught, sizes, steps, common) for sizes in unseen]
+    correlation = _spearman(np.array(predicted), np.array([one["tokens_per_second"] for one in measured]))
+    speeds = [one["tokens_per_second"] for one in measured]
+    chosen = speeds[int(np.argmax(predicted))] / max(speeds)
+    seconds, considered = _search_seconds(lab)
+    return Result(
+        claim="Design ranks shapes before they are trained as measurement does afterwards",
+        value=f"Spearman {correlation:.3f}; the chosen shape reaches {100 * chosen:.1f}% of the best; {considered:,} "
+        f"candidates in {seconds:.1f} s",
+        unit="",
+        goal="at least 0.9 over 12 shapes that span 1.5 x; within 5% of the best; 10^6 candidates under 5 s without torch",
+        holds=correlation >= 0.9
+        and chosen >= 0.95
+        and seconds < 5
+        and considered >= 10**6
+        and max(speeds) / min(speeds) >= 1.5,
+        spread=f"measured throughputs span {max(speeds) / min(speeds):.2f} x; errors of step times in the details",
+        workload=f"SmolLM2-135M-Instruct, {len(probed)} probes, {len(unseen)} unseen shapes, "
+        f"{probed[0]['tokens'] / 1e6:.2f}M tokens each, batch 1, context {CONTEXT}, transformers, bf16; "
+        "throughput from replay on the probe split and a profile of each pair",
+        details={"predicted": predicted, "measured": measured, "probes": probed, "law": made.record.law},
+    )
+
+
+def _trained(lab: Lab, taught: dict[str, Any], sizes: dict[str, int], steps: int) -> dict[str, Any]:
+    engine = {"dtype": "bfloat16", "threads": 2}
+    cut = api.prune(source=lab.smollm2, trace=taught["trace"], shape=sizes, engine=engine, store=lab.store)
+    made = api.distill(student=cut.folder / "model", **taught, check_every=10**6, train=training(steps, RATE), store=lab.store)
+    card = api.evaluate(
+        trace=taught["held_out"], draft=made.folder / "model", lookaheads=LOOKAHEADS, engine=ENGINE, store=lab.store
+    )
+    return {
+        "sizes": sizes,
+        "tokens": made.record.tokens,
+        "checkpoint": str(made.folder),
+        "scorecard": str(card.folder),
+        "tokens_per_step": {str(point.lookahead): point.tokens_per_step for point in card.record.overall.points},
+        "conditional": list(card.record.overall.points[-1].conditional_acceptance_by_position),
+    }
+
+
+def _predicted(
+    lab: Lab, made: Any, profile: Profile, unseen: tuple[dict[str, int], ...], probed: list[dict[str, Any]]
+) -> list[float]:
+    source = model_shape(lab.smollm2)
+    shapes = [source.model_copy(update=sizes) for sizes in unseen]
+    law: AcceptanceLaw = fit_law(
+        source, [Probe(source.model_copy(update=one["sizes"]), one["tokens"], tuple(one["conditional"])) for one in probed]
+    )
+    table = StepTable.from_cells(profile.cells)
+    found = rank(
+        shape_arrays(shapes), source, made.latency, law, probed[0]["tokens"], table, Traffic({1: 1.0}, CONTEXT), LOOKAHEADS
+    )
+    return [float(speed) for speed in found.tokens_per_second]
+
+
+def _measured(lab: Lab, taught: dict[str, Any], sizes: dict[str, int], steps: int, common: dict[str, Any]) -> dict[str, Any]:
+    one = _trained(lab, taught, sizes, steps)
+    profile = api.profile(target=lab.smollm2, draft=Path(one["checkpoint"]) / "model", lookaheads=LOOKAHEADS, **common)
+    best = api.predict(profile=profile.folder, scorecard=one["scorecard"], store=lab.store).record
+    fastest = max(best.points, key=lambda point: point.tokens_per_second)
+    row = {**one, "tokens_per_second": fastest.tokens_per_second, "lookahead": fastest.lookahead, "error": fastest.error}
+    print(sizes, row["tokens_per_second"], row["lookahead"], flush=True)
+    return row
+
+
+def _spearman(one: np.ndarray, other: np.ndarray) -> float:
+    ranks = [np.argsort(np.argsort(values)) for values in (one, other)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+_SEARCH = """
+import sys, time
+began = time.perf_counter()
+from draftsmith.core.records import LatencyModel
+from draftsmith.core.shapes import model_shape
+from draftsmith.theory.latency import TERMS
+from draftsmith.theory.law import Probe, fit_law
+from draftsmith.theory.search import Bounds, Traffic, legal_shapes, pareto, rank
+from draftsmith.theory.throughput import StepTable
+from pathlib import Path
+source = model_shape(Path(sys.argv[1]))
+latency = LatencyModel(dtype="bfloat16", coefficients={name: 1.0 for name in TERMS}, most_tokens=8, num_shapes=12,
+                       unseen_error_median=0.02, unseen_error_worst=0.05, unseen_error_rms=0.03)
+law = fit_law(source, [Probe(source.model_copy(update={"layers": 2}), 1e6, (0.5, 0.6, 0.6, 0.6))])
+steps = StepTable.from_numbers(plain_ms=30.0, verify_ms=32.0, draft_ms=1.0, overhead_ms=2.0, most=8)
+shapes = legal_shapes(source, "multiple of heads", Bounds(), "bfloat16")
+pareto(rank(shapes, source, latency, law, 1e6, steps, Traffic({1: 1.0}, 0), range(1, 9)))
+assert "torch" not in sys.modules
+print(time.perf_counter() - began, len(shapes.layers))
+"""
+
+
+def _search_seconds(lab: Lab) -> tuple[float, int]:
+    """Of a whole search over the shapes of TinyLlama, imports included, in a new process."""
+    words = [sys.executable, "-c", _SEARCH, str(lab.tinyllama)]
+    done = [subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
+    return float(np.median([float(one[0]) for one in done])), int(done[0][1])
+
+
+if __name__ == "__main__":
+    run("design_rank", measure)

@@ -1,0 +1,77 @@
+"""Training on recorded output against asking the teacher at every step; and the memory of the loss, which stays flat."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._evidence import ROOT, Lab, Result, run
+from benchmarks._taught import lessons, shallow_cut, training
+from draftsmith import api
+
+LAYERS = 5
+SIZES = ((32_000, 1_024), (32_000, 8_192), (128_000, 1_024), (128_000, 8_192))
+
+
+def measure(lab: Lab) -> Result:
+    """Tokens per second of both, in turn; where both end; and the peak of the loss by vocabulary and tokens."""
+    taught = lessons(lab, lab.smollm2, 1500)
+    cut = shallow_cut(lab, lab.smollm2, LAYERS, taught["trace"])
+    rounds, steps = (1, 3) if lab.quick else (5, 8)
+    ratios, losses = [], []
+    for turn in range(rounds):
+        speeds: dict[str, float] = {}
+        ends: dict[str, float] = {}
+        for name, teacher in (("recorded", None), ("asked", lab.smollm2)):
+            made = api.distill(
+                student=cut,
+                teacher=teacher,
+                **taught,
+                check_every=10**6,
+                train=training(steps, 3e-4, seed=turn),
+                store=lab.store,
+            )
+            speeds[name] = float(np.median(_speeds(made.folder)))
+            ends[name] = float(made.record.curve[-1].tokens_per_step or 0.0)
+        ratios.append(speeds["recorded"] / speeds["asked"])
+        losses.append(ends)
+        print(speeds, ends, flush=True)
+    memory = {f"{how}, {v} x {p}": _memory(v, p, how) for how in ("in chunks", "whole") for v, p in SIZES}
+    chunked = [memory[f"in chunks, {v} x {p}"] for v, p in SIZES]
+    flat = max(chunked) / min(chunked)
+    ratio = float(np.median(ratios))
+    apart = float(np.mean([one["recorded"] - one["asked"] for one in losses]))
+    error = float(np.std([one["recorded"] - one["asked"] for one in losses]) / np.sqrt(len(losses)))
+    return Result(
+        claim="Training on recorded output, without a teacher in the loop, is faster and ends in the same place",
+        value=f"{ratio:.2f} x the tokens per second; tokens per step differ by {apart:+.3f} ± {error:.3f}; memory of 32 x the "
+        f"logits: {flat:.2f} x",
+        unit="",
+        goal="at least 2 x, for the same result within noise; memory flat in vocabulary x tokens",
+        holds=ratio >= 2 and abs(apart) <= max(3 * error, 0.02) and flat <= 2,
+        spread=f"ratios {min(ratios):.2f} to {max(ratios):.2f}",
+        workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers, forward KL over its 16 most likely tokens or all, {rounds} "
+        f"rounds of {steps} steps of 16 x 512 tokens, in turn, bf16",
+        details={"ratios": ratios, "tokens_per_step": losses, "loss_peak_bytes": memory},
+    )
+
+
+def _speeds(folder: Path) -> list[float]:
+    """Of all steps but the first, which warms up."""
+    lines: list[dict[str, Any]] = [
+        json.loads(line) for line in (folder / "training" / "training.jsonl").read_text().splitlines()
+    ]
+    return [line["tokens_per_second"] for line in lines[1:]]
+
+
+def _memory(vocabulary: int, places: int, how: str) -> int:
+    words = [sys.executable, "-m", "benchmarks._head_memory", str(vocabulary), str(places), how]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return int(done.stdout.split()[-1])
+
+
+if __name__ == "__main__":
+    run("distill_speed", measure)
