@@ -61,7 +61,7 @@ def test_the_tutorial_ends_with_a_draft_that_vllm_loads(place: Path) -> None:
     script = "\n".join(re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
     script = script.replace("--budget 25m", f"--budget 0.6m --config {place / 'settings.yaml'}")
     script = script.replace("Why is the sky blue?", "w1 w2 w3")
-    # vLLM's bfloat16 attention dies of an illegal instruction where heads are as small as the tiny model's.
+    # In bfloat16 vLLM's CPU build dies of an illegal instruction with a model as tiny as this (docs/log.md).
     script = script.replace("enforce_eager=True", 'enforce_eager=True, dtype="float32"')
     store = place / "store"
     done = subprocess.run(
