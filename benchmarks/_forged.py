@@ -13,6 +13,7 @@ from benchmarks._evidence import Lab, open_lab
 from draftsmith import api
 
 HOURS = {"tinyllama": 7.0, "smollm2": 2.5}
+TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
 _PROMPTS = {"tinyllama": 500, "smollm2": 1000}
 
 
@@ -29,7 +30,7 @@ class Forged:
 def forged(lab: Lab, name: str) -> Forged:
     """Built on first use."""
     target: Path = getattr(lab, name)
-    store = lab.drafts / "forge"
+    store = lab.drafts / ("quick-forge" if lab.quick else "forge")
     made = api.forge(
         target=target,
         datasets=("hellaswag", "mmlu", "chat"),
@@ -42,6 +43,7 @@ def forged(lab: Lab, name: str) -> Forged:
         learning={"batch": 16, "micro_batch": 4, "length": 512, "save_every": 20},
         first_steps=2 if lab.quick else 20,
         timing={"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 16, "min_rounds": 4, "max_rounds": 8},
+        tensor_parallel=TENSOR_PARALLEL[name],
         engine={"dtype": "bfloat16", "threads": 2, "batch_size": 32},
         store=store,
     )
@@ -57,7 +59,7 @@ def _named(lab: Lab, target: str, name: str, fingerprint: str | None, store: Pat
     """A checkpoint of the forge's store, copied to where people find it."""
     if fingerprint is None:
         return None
-    folder = lab.drafts / f"{target}-{name.replace(', ', '-').replace(' ', '-')}"
+    folder = lab.drafts / f"{target}-{name.replace(', ', '-').replace(' ', '-')}-{fingerprint[:8]}"
     if not folder.exists():
         found = next(
             path.parent / "model"

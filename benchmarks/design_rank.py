@@ -86,13 +86,15 @@ def _trained(lab: Lab, taught: dict[str, Any], sizes: dict[str, int], steps: int
     card = api.evaluate(
         trace=taught["held_out"], draft=made.folder / "model", lookaheads=LOOKAHEADS, engine=ENGINE, store=lab.store
     )
+    widest = card.record.overall.points[-1]
     return {
         "sizes": sizes,
         "tokens": made.record.tokens,
         "checkpoint": str(made.folder),
         "scorecard": str(card.folder),
         "tokens_per_step": {str(point.lookahead): point.tokens_per_step for point in card.record.overall.points},
-        "conditional": list(card.record.overall.points[-1].conditional_acceptance_by_position),
+        "conditional": list(widest.conditional_acceptance_by_position),
+        "looked_at": [widest.steps * share for share in (1.0, *widest.acceptance_by_position[:-1])],
     }
 
 
@@ -102,7 +104,11 @@ def _predicted(
     source = model_shape(lab.smollm2)
     shapes = [source.model_copy(update=sizes) for sizes in unseen]
     law: AcceptanceLaw = fit_law(
-        source, [Probe(source.model_copy(update=one["sizes"]), one["tokens"], tuple(one["conditional"])) for one in probed]
+        source,
+        [
+            Probe(source.model_copy(update=one["sizes"]), one["tokens"], tuple(one["conditional"]), tuple(one["looked_at"]))
+            for one in probed
+        ],
     )
     table = StepTable.from_cells(profile.cells)
     found = rank(
@@ -139,7 +145,7 @@ from pathlib import Path
 source = model_shape(Path(sys.argv[1]))
 latency = LatencyModel(dtype="bfloat16", coefficients={name: 1.0 for name in TERMS}, most_tokens=8, num_shapes=12,
                        unseen_error_median=0.02, unseen_error_worst=0.05, unseen_error_rms=0.03)
-law = fit_law(source, [Probe(source.model_copy(update={"layers": 2}), 1e6, (0.5, 0.6, 0.6, 0.6))])
+law = fit_law(source, [Probe(source.model_copy(update={"layers": 2}), 1e6, (0.5, 0.6, 0.6, 0.6), (100.0, 50.0, 40.0, 35.0))])
 steps = StepTable.from_numbers(plain_ms=30.0, verify_ms=32.0, draft_ms=1.0, overhead_ms=2.0, most=8)
 shapes = legal_shapes(source, "multiple of heads", Bounds(), "bfloat16")
 pareto(rank(shapes, source, latency, law, 1e6, steps, Traffic({1: 1.0}, 0), range(1, 9)))

@@ -35,7 +35,7 @@ def measure(lab: Lab) -> Result:
         _kill_after(command, root / "killed", kills[-1])
     _finish(command, root / "killed")
     _, killed = _forged(root / "killed")
-    same = _steps(whole) == _steps(killed) and whole["shape"] == killed["shape"]
+    same = _drafts(whole) == _drafts(killed)
     apart = _two_ranks(root)
     return Result(
         claim="A forge that is killed again and again makes the same draft, and two processes train as one",
@@ -45,7 +45,7 @@ def measure(lab: Lab) -> Result:
         holds=same and apart <= 1e-3,
         spread="none: counts and arithmetic, not timings",
         workload="stories15M as target, forge of a few minutes, transformers, float32, decisions of the whole run given",
-        details={"killed_after_seconds": kills, "tokens_per_step": {"whole": _steps(whole), "killed": _steps(killed)}},
+        details={"killed_after_seconds": kills, "drafts": {"whole": _drafts(whole), "killed": _drafts(killed)}},
     )
 
 
@@ -94,9 +94,9 @@ def _forged(store: Path) -> tuple[Path, dict[str, Any]]:
     return folder, json.loads((folder / "record.json").read_text())
 
 
-def _steps(record: dict[str, Any]) -> dict[str, float]:
-    """What every contender counted: timings differ from run to run, steps do not."""
-    return {one["name"]: one["tokens_per_step"] for one in record["contenders"]}
+def _drafts(record: dict[str, Any]) -> dict[str, str]:
+    """Every contender by its weights: timings differ from run to run, these do not."""
+    return {one["name"]: one["fingerprint"] for one in record["contenders"]}
 
 
 def _two_ranks(root: Path) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks._evidence import Lab, Result, run
-from benchmarks._forged import forged
+from benchmarks._forged import TENSOR_PARALLEL, forged
 from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
 from draftsmith.core.shapes import model_shape
@@ -21,7 +21,6 @@ ENGINES: dict[str, dict[str, Any]] = {
     "transformers": {"kind": "transformers", "dtype": "bfloat16", "threads": 2},
     "vllm": {"kind": "vllm", "dtype": "bfloat16", "threads": 2, "max_model_len": 1280},
 }
-TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # SmolLM2 has nine heads
 
 
 def measure(lab: Lab) -> Result:
@@ -124,9 +123,8 @@ def _distinct(tokens: np.ndarray) -> float:
 
 
 def _of(cells: list[dict[str, Any]], engine: str, dataset: str, draft: str) -> dict[str, Any]:
-    """Of the forged draft, the better of its two forms."""
-    found = [one for one in cells if (one["engine"], one["dataset"]) == (engine, dataset) and one["draft"].startswith(draft)]
-    return max(found, key=lambda one: one["speedup"])
+    (found,) = (one for one in cells if (one["engine"], one["dataset"], one["draft"]) == (engine, dataset, draft))
+    return found
 
 
 def _ratio(cells: list[dict[str, Any]], engine: str, dataset: str, one: str, other: str) -> float:

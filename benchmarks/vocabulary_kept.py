@@ -49,15 +49,12 @@ def measure(lab: Lab) -> Result:
 
 
 def _trimmed(lab: Lab, draft: Path, counted: Path, rows: int) -> Path:
-    kept = api.prune(
-        source=draft, trace=counted, shape={"rows": rows}, num_rows=10**6, engine={"dtype": "bfloat16"}, store=lab.store
-    )
+    kept = api.prune(source=draft, trace=counted, shape={"rows": rows}, engine={"dtype": "bfloat16"}, store=lab.store)
     return kept.folder / "model"
 
 
 def _engine(target: Path, drafts: dict[int, Path], trace: Path, config: EngineConfig, quick: bool) -> dict[int, Any]:
-    """Every draft over every prompt. transformers holds all of them and goes prompt by prompt; vLLM takes one after the other,
-    there and back."""
+    """Every draft over every prompt, one draft after the other, there and back."""
     rows = list(TraceReader(trace).rows())[: 2 if quick else None]
     plugin = registry.load("engines", config.kind)
     seconds: dict[int, list[float]] = {size: [] for size in drafts}

@@ -93,5 +93,5 @@ def test_a_killed_run_goes_on_to_the_same_draft(place: Path, tmp_path: Path) -> 
         running.wait()
     subprocess.run(command, env=environment(place, tmp_path / "killed"), cwd=place, capture_output=True, check=True)
     _, finished = forged(tmp_path / "killed")
-    drafts = [{one["name"]: one["tokens_per_step"] for one in run["contenders"]} for run in (whole, finished)]  # type: ignore[attr-defined]
+    drafts = [{one["name"]: one["fingerprint"] for one in run["contenders"]} for run in (whole, finished)]  # type: ignore[attr-defined]
     assert drafts[0] == drafts[1]

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from draftsmith.core.errors import ConfigError
 from draftsmith.core.shapes import shape_of
+from draftsmith.forge.contest import check_names
 from draftsmith.forge.decisions import Decisions
 from draftsmith.forge.ground import ForgeConfig, shapes_to_time
 from draftsmith.theory.search import deep_equal
@@ -21,6 +23,16 @@ class TestDecisions:
     def test_what_was_decided_stays_decided(self, tmp_path: Path) -> None:
         assert Decisions(tmp_path).decide("a", lambda: [1, 2]) == [1, 2]
         assert Decisions(tmp_path).decide("a", lambda: [3]) == [1, 2]
+
+    def test_a_decision_may_lead_to_others(self, tmp_path: Path) -> None:
+        kept = Decisions(tmp_path)
+
+        def make() -> int:
+            kept.decide("inner", lambda: 1)
+            return 2
+
+        assert kept.decide("outer", make) == 2
+        assert (kept.decide("inner", lambda: 9), kept.decide("outer", lambda: 9)) == (1, 2)
 
     def test_time_is_that_of_the_first_time(self, tmp_path: Path) -> None:
         seen: list[int] = []
@@ -48,6 +60,15 @@ class TestShapesToTime:
         assert all(one.hidden % one.heads == 0 and one.heads % one.kv_heads == 0 for one in shapes)
         assert all(one["pad_token_id"] is None for one in made["groups"]["around"]), "it may lie beyond a smaller vocabulary"
 
+    def test_what_ranks_cannot_share_is_left_out(self) -> None:
+        made = shapes_to_time(BIG, shape_of(BIG, "it"), ranks=4)
+        assert all(one["num_attention_heads"] % 4 == 0 for one in made["groups"]["around"])
+
+    def test_a_family_has_its_rules(self) -> None:
+        qwen = {**BIG, "model_type": "qwen2"}
+        for one in shapes_to_time(qwen, shape_of(qwen, "it"))["groups"]["around"]:
+            assert one["hidden_size"] == one["num_attention_heads"] * 64
+
 
 class TestDeepEqual:
     @pytest.mark.parametrize("layers", [1, 2, 4])
@@ -62,6 +83,14 @@ class TestDeepEqual:
 
     def test_there_may_be_none(self) -> None:
         assert deep_equal(shape(layers=4), "any", shape(layers=2)) is None
+
+
+def test_a_draft_may_not_have_the_name_of_another_contender() -> None:
+    given: dict[str, Any] = {"target": "t", "datasets": ("jsonl",)}
+    check_names(ForgeConfig(**given, drafts=("a/model", "b/model")))
+    for drafts in (("a/model", "a/model"), ("forged",)):
+        with pytest.raises(ConfigError, match="has the name of another contender"):
+            check_names(ForgeConfig(**given, drafts=drafts))
 
 
 def test_the_batch_that_serves_most_is_run_live() -> None:

@@ -42,6 +42,10 @@ class PlanError(DraftsmithError):
     """A cut that cannot be made, or a shape that cannot be had."""
 
 
+class TrainingError(DraftsmithError):
+    """A run whose loss is no number any more."""
+
+
 class VocabularyError(DraftsmithError):
     """Two models whose tokens do not mean the same strings."""
 

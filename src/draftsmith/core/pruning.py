@@ -61,6 +61,7 @@ class PruneJob:
     vocabulary: Vocabulary  # of the target: a draft must mean the same strings
     engine: EngineConfig
     scratch: Path  # where a pruner may keep what it has found so far, to go on from it after an interruption
+    trace: Path | None = None  # all that was recorded; `rows` are some of it
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,12 @@ _BLOCK = 1 << 20
 
 def write_random_model(config: dict[str, Any], folder: Path, tokenizer: Path | None = None) -> None:
     """Save a checkpoint, bfloat16 unless the config says otherwise; a folder appears whole or not at all."""
-    settings = {name: value for name, value in config.items() if name not in ("model_type", "architectures", "dtype")}
-    dtype = getattr(torch, str(config.get("dtype") or "bfloat16"), None)
+    apart = ("model_type", "architectures", "dtype", "torch_dtype")
+    settings = {name: value for name, value in config.items() if name not in apart}
+    named = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    dtype = getattr(torch, str(named), None)
     if not isinstance(dtype, torch.dtype):
-        raise ModelError(f"the shape names the dtype {config['dtype']!r}", "use float32, bfloat16 or float16")
+        raise ModelError(f"the shape names the dtype {named!r}", "use float32, bfloat16 or float16")
     if "model_type" not in config:
         raise ModelError("the shape names no model_type", "say which architecture it is, for example `model_type: llama`")
     try:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from draftsmith.core.checkpoints import find_model
+from draftsmith.core.errors import ConfigError
 from draftsmith.core.families import family_of
 from draftsmith.core.log import log
 from draftsmith.core.protocols import ModelDraft, NgramDraft
@@ -13,8 +14,7 @@ from draftsmith.core.pruning import WantedShape
 from draftsmith.core.records import AcceptanceCurve, Contender, Design, LiveCard, LiveCell, Profile, RowsCard, Scorecard
 from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import read_json, read_record
-from draftsmith.core.trace import TraceReader
-from draftsmith.forge.ground import LOOKAHEADS, Ground
+from draftsmith.forge.ground import LOOKAHEADS, ForgeConfig, Ground
 from draftsmith.forge.rounds import Rounds, Trained, replayed, sizes_of
 from draftsmith.stages.evaluate import EvaluateConfig, evaluate
 from draftsmith.stages.evaluate_live import EvaluateLiveConfig, evaluate_live
@@ -25,6 +25,7 @@ from draftsmith.theory.search import deep_equal
 from draftsmith.theory.throughput import StepTable, throughput
 
 OURS = ("forged", "forged, fewer output rows")
+_UNTRAINED, _DEEP, _LOOKUP = "untrained cut", "deep and thin, equal parameters", "prompt lookup"
 _HALVINGS = range(1, 6)  # of the output head
 
 
@@ -34,29 +35,39 @@ def contenders(rounds: Rounds, last: Trained) -> dict[str, Path | None]:
     found: dict[str, Path | None] = {OURS[0]: last.model}
     if trimmed := _trimmed(ground, rounds.design(), last):
         found[OURS[1]] = trimmed
-    found["untrained cut"] = last.cut / "model"
+    found[_UNTRAINED] = last.cut / "model"
     if ground.config.deep_thin and (deep := _deep_thin(rounds, last)):
-        found["deep and thin, equal parameters"] = deep
-    found |= {Path(one).name: find_model(one) for one in ground.config.drafts}
-    return {**found, "prompt lookup": None}
+        found[_DEEP] = deep
+    found |= {one: find_model(one) for one in ground.config.drafts}
+    return {**found, _LOOKUP: None}
 
 
-def run_live(ground: Ground, made: Design, drafts: Mapping[str, Path | None]) -> dict[str, Contender]:
-    """Each at the two lookaheads that replay expects most of, on the test split, with plain decoding beside it."""
-    return {name: _run(ground, made, name, draft) for name, draft in drafts.items()}
+def check_names(config: ForgeConfig) -> None:
+    """Drafts that the user names go by the paths that they were given as."""
+    for one in config.drafts:
+        if one in (*OURS, _UNTRAINED, _DEEP, _LOOKUP) or config.drafts.count(one) > 1:
+            raise ConfigError(f"the draft {one!r} has the name of another contender", "give its whole path, and give it once")
 
 
-def _run(ground: Ground, made: Design, name: str, draft: Path | None) -> Contender:
-    config = ground.config
+def run_live(ground: Ground, made: Design, drafts: Mapping[str, Path | None], trace: Path) -> dict[str, Contender]:
+    """Each at the two lookaheads that replay expects most of, with plain decoding beside it. Which form of the draft is kept is
+    decided by the probe split; the test split only reports."""
+    return {name: _run(ground, made, name, draft, trace) for name, draft in drafts.items()}
+
+
+def _run(ground: Ground, made: Design, name: str, draft: Path | None, trace: Path) -> Contender:
+    config, split = ground.config, "probe" if trace == ground.probe else "test"
     lookaheads = ground.decisions.decide(f"lookaheads of {name}", lambda: _lookaheads(ground, made, draft))
     asked = EvaluateLiveConfig(
-        trace=str(ground.test),
+        trace=str(trace),
         target=config.target,
         draft=NgramDraft() if draft is None else ModelDraft(path=str(draft)),
         lookaheads=(0, *lookaheads),
         engine=config.engine.model_copy(update={"batch_size": config.batch}),
     )
-    card = read_record(LiveCard, ground.decisions.timed(f"run {name}", lambda: evaluate_live(asked, ground.store)))
+    card = read_record(
+        LiveCard, ground.decisions.timed(f"run {name} on the {split} split", lambda: evaluate_live(asked, ground.store))
+    )
     best = max((cell for cell in card.cells if cell.lookahead > 0), key=_speed)
     plain = next(cell for cell in card.cells if cell.lookahead == 0)
     shape = None if draft is None else model_shape(draft)
@@ -94,12 +105,10 @@ def _trimmed(ground: Ground, made: Design, last: Trained) -> Path | None:
     rows = ground.decisions.decide("output rows", lambda: _best_rows(ground, made, last, read_record(RowsCard, card)))
     if rows == width:
         return None
-    every = TraceReader(ground.train).record.num_prompts
     cut = PruneConfig(
         source=str(last.model),
         trace=str(ground.train),
         shape=WantedShape(rows=rows),
-        num_rows=every,
         engine=ground.config.scoring,
     )
     return ground.decisions.timed("trim", lambda: prune(cut, ground.store)) / "model"
@@ -112,9 +121,9 @@ def _best_rows(ground: Ground, made: Design, last: Trained, card: RowsCard) -> i
 
 def _deep_thin(rounds: Rounds, last: Trained) -> Path | None:
     """At least four times as deep, as many parameters, as many tokens, and a learning rate searched for in the same way."""
-    source, tensor_parallel = rounds.ground.source, rounds.ground.config.engine.tensor_parallel
+    source, ranks = rounds.ground.source, rounds.ground.config.ranks
     rule = family_of(read_json(source / "config.json"), str(source)).hidden_rule
-    shape = deep_equal(model_shape(source), rule, last.shape, tensor_parallel)
+    shape = deep_equal(model_shape(source), rule, last.shape, ranks)
     if shape is None:
         log.warning("no cut of %s is four times as deep as the draft and has as many parameters", source.name)
         return None

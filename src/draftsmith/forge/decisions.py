@@ -21,12 +21,12 @@ class Decisions:
 
     def decide(self, name: str, make: Callable[[], Any]) -> Any:
         """What was decided once stays decided."""
-        made = self._made()
-        if name not in made:
-            made[name] = make()
+        if name not in (made := self._made()):
+            value = make()
+            made = {**self._made(), name: value}  # which may have decided other things meanwhile
             write_json(self._path, made)
             if not name.startswith(_SECONDS):
-                log.info("decided: %s: %s", name, made[name])
+                log.info("decided: %s: %s", name, value)
         return made[name]
 
     def timed(self, what: str, work: Callable[[], Path]) -> Path:

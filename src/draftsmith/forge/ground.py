@@ -1,6 +1,8 @@
 """What forging stands on: recorded output of the target, its step times, and those of shapes around what may be cut."""
 
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,10 +11,11 @@ from pydantic import Field
 
 from draftsmith.core.checkpoints import find_model
 from draftsmith.core.config import StrictConfig
-from draftsmith.core.families import cut_config, family_of
+from draftsmith.core.errors import PlanError
+from draftsmith.core.families import check_shape, cut_config, family_of
 from draftsmith.core.prompts import Split
 from draftsmith.core.protocols import EngineConfig
-from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.shapes import Shape, model_dtype, model_shape
 from draftsmith.core.store import Store, read_json
 from draftsmith.core.timing import Timing
 from draftsmith.forge.decisions import Decisions
@@ -27,7 +30,7 @@ _KEPT = 16  # of the target's most likely tokens, at every place of what is lear
 class ForgeConfig(StrictConfig):
     """What to forge a draft for, from which prompts, and in how much time. `shapes_tried`: how many shapes each of the first
     two rounds trains; `learning` are settings of training, but for its length and its rate, which is one of `rates`. `drafts`
-    are others to run beside it."""
+    are others to run beside it. `tensor_parallel` is what the draft must be divisible by, if not the engine's."""
 
     target: str
     source: str | None = None
@@ -43,8 +46,9 @@ class ForgeConfig(StrictConfig):
     loss: str = "forward_kl"
     learning: dict[str, Any] = Field(default_factory=dict)
     rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((3e-4, 1e-3, 3e-3), min_length=1)
-    first_steps: int = Field(40, ge=1)
-    shapes_tried: tuple[int, int] = (4, 2)
+    first_steps: int = Field(20, ge=1)
+    shapes_tried: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]] = (4, 2)
+    tensor_parallel: int | None = Field(None, ge=1)
     deep_thin: bool = True
     drafts: tuple[str, ...] = ()
     timing: Timing = Timing()
@@ -59,6 +63,11 @@ class ForgeConfig(StrictConfig):
     def scoring(self) -> EngineConfig:
         """transformers says what every token was worth; in the numbers of the model as deployed."""
         return self.engine.model_copy(update={"kind": "transformers", "tensor_parallel": 1, "quantization": None})
+
+    @property
+    def ranks(self) -> int:
+        """That share the draft where it is served."""
+        return self.tensor_parallel or self.engine.tensor_parallel
 
     @property
     def step_tokens(self) -> int:
@@ -81,12 +90,15 @@ class Ground:
     times: Path
 
 
-def prepare(config: ForgeConfig, store: Store, folder: Path) -> Ground:
-    """Record all three splits, and time the target and shapes."""
-    decisions, source = Decisions(folder), find_model(config.source or config.target)
-
-    def traced(split: Split, prompts: int, kept: int) -> Path:
-        asked = RecordConfig(
+def recordings(config: ForgeConfig) -> list[RecordConfig]:
+    """Of the train split with what is learnt from; of the probe and the test split with what is judged by."""
+    wanted: list[tuple[Split, int, int]] = [
+        ("train", config.train_prompts, _KEPT),
+        ("probe", config.held_prompts, 0),
+        ("test", config.held_prompts, 0),
+    ]
+    return [
+        RecordConfig(
             target=config.target,
             datasets=config.datasets,
             data=config.data,
@@ -97,10 +109,17 @@ def prepare(config: ForgeConfig, store: Store, folder: Path) -> Ground:
             top_logprobs=kept,
             engine=config.engine,
         )
-        return decisions.timed(f"record the {split} split", lambda: record(asked, store))
+        for split, prompts, kept in wanted
+    ]
 
-    train = traced("train", config.train_prompts, _KEPT)
-    probe, test = (traced(split, config.held_prompts, 0) for split in ("probe", "test"))
+
+def prepare(config: ForgeConfig, store: Store, folder: Path) -> Ground:
+    """Record all three splits, and time the target and shapes."""
+    decisions, source = Decisions(folder), find_model(config.source or config.target)
+
+    train, probe, test = (
+        decisions.timed(f"record the {asked.split} split", partial(record, asked, store)) for asked in recordings(config)
+    )
     common: dict[str, Any] = {
         "batches": tuple(sorted(config.batches)),
         "contexts": (config.context,),
@@ -110,27 +129,36 @@ def prepare(config: ForgeConfig, store: Store, folder: Path) -> Ground:
     steps = ProfileConfig(target=config.target, lookaheads=LOOKAHEADS, **common)
     timed = decisions.timed("time the target", lambda: profile(steps, store))
     file = folder / "shapes.yaml"
-    file.write_text(yaml.safe_dump(shapes_to_time(read_json(source / "config.json"), model_shape(source))))
+    own = {**read_json(source / "config.json"), "dtype": model_dtype(source, config.engine.dtype)}
+    file.write_text(yaml.safe_dump(shapes_to_time(own, model_shape(source), config.ranks)))
     shapes = ProfileShapesConfig(shapes=str(file), **common)
     times = decisions.timed("time shapes", lambda: profile_shapes(shapes, store))
     return Ground(config, store, decisions, source, train, probe, test, timed, times)
 
 
-def shapes_to_time(config: dict[str, Any], shape: Shape) -> dict[str, Any]:
-    """A dozen shapes around what may be cut: depths, and at a small depth one size after another made smaller."""
+def shapes_to_time(config: dict[str, Any], shape: Shape, ranks: int = 1) -> dict[str, Any]:
+    """A dozen shapes around what may be cut: depths, and at a small depth one size after another made smaller. What the family
+    or tensor parallel ranks cannot have is left out."""
     family, few = family_of(config, "the source"), max(1, shape.layers // 8)
     group = shape.heads // shape.kv_heads
     sizes: list[dict[str, int]] = [{"layers": depth} for depth in sorted({1, 2, few, 2 * few, max(1, shape.layers // 2)})]
     sizes += [{"layers": few, "intermediate": max(16, shape.intermediate // part)} for part in (2, 4)]
     sizes += [{"layers": few, "vocabulary": max(16, shape.vocabulary // part)} for part in (2, 8)]
     sizes += [{"layers": few, "heads": group * kv, "kv_heads": kv} for kv in sorted({1, (shape.kv_heads + 1) // 2})]
-    sizes += [
-        {"layers": few, "hidden": shape.hidden // part, "heads": max(1, shape.heads // part), "kv_heads": 1} for part in (2, 4)
-    ]
-    configs = []
+    for part in (2, 4):
+        heads = max(1, shape.heads // part)
+        hidden = heads * shape.head_size if family.hidden_rule == "heads x head size" else shape.hidden // part
+        sizes += [
+            {"layers": few, "hidden": hidden, "heads": heads, "kv_heads": kv} for kv in (1, max(1, shape.kv_heads // part))
+        ]
+    configs: list[dict[str, Any]] = []
     for own in sizes:
-        smaller = shape.model_copy(update=own)
-        if smaller.hidden % smaller.heads == 0:
+        smaller = shape.model_copy(update={**own, "layers": min(own["layers"], shape.layers)})
+        shared = smaller.heads % ranks == 0 and (smaller.kv_heads % ranks == 0 or ranks % smaller.kv_heads == 0)
+        with suppress(PlanError):
+            check_shape(family, shape, smaller)
             made = cut_config(config, smaller, range(smaller.layers), family)
-            configs.append({**made, "vocab_size": smaller.vocabulary, "pad_token_id": None})
+            made |= {"vocab_size": smaller.vocabulary, "pad_token_id": None}
+            if shared and made not in configs:
+                configs.append(made)
     return {"architecture": {"model_type": config["model_type"]}, "groups": {"around": configs}}

@@ -3,11 +3,16 @@
 The first two shapes are given; after them `design` says what to try. How long a shape may be trained follows from the time that
 is left and the speed so far."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from draftsmith.core.errors import TrainingError
+from draftsmith.core.log import log
 from draftsmith.core.protocols import ModelDraft
 from draftsmith.core.pruning import WantedShape
 from draftsmith.core.records import Design, DistilledCheckpoint
@@ -20,7 +25,9 @@ from draftsmith.stages.evaluate import EvaluateConfig, evaluate
 from draftsmith.stages.prune import PruneConfig, prune
 
 _SHARES = (0.25, 0.25, 0.5)  # of the time for training: many shapes, some, and the last one (with its equal)
+_BUSY = 0.85  # of the time for training is spent in steps
 _SEARCH = 0.1  # of the steps, for every learning rate that is tried
+_LEAST_STEPS = 4
 _LIVE_SHARE = 0.15  # of the whole time, kept for live runs
 _SIZES = ("layers", "heads", "kv_heads", "hidden", "intermediate")
 
@@ -42,6 +49,13 @@ class Trained:
     def record(self) -> DistilledCheckpoint:
         return read_record(DistilledCheckpoint, self.checkpoint)
 
+    @property
+    def flops_per_second(self) -> float:
+        """As its training went, whenever that was."""
+        lines = (self.checkpoint / "training" / "training.jsonl").read_text().splitlines()
+        speeds = [json.loads(line)["tokens_per_second"] for line in lines]
+        return float(np.median(speeds[1:] or speeds)) * _flops(self.shape)
+
 
 @dataclass
 class Rounds:
@@ -56,9 +70,11 @@ class Rounds:
         decide, tried = self.ground.decisions.decide, self.ground.config.shapes_tried
         for place in range(tried[0]):
             self._train(decide(f"shape {place}", partial(self._first_shape, place)), 0)
+        better: list[dict[str, int]] = []
         for place in range(tried[1]):
-            self._train(decide(f"better shape {place}", partial(self._designed, place)), 1)
-        return self._train(decide("best shape", partial(self._designed, 0)), 2)
+            better.append(decide(f"better shape {place}", partial(self._designed, tuple(better))))
+            self._train(better[-1], 1)
+        return self._train(decide("best shape", self._designed), 2)
 
     def design(self) -> Design:
         """What is expected of every shape, given what was trained so far."""
@@ -71,6 +87,7 @@ class Rounds:
             probes=tuple(ProbeRecords(checkpoint=str(one.checkpoint), scorecard=str(one.scorecard)) for one in self.trained),
             batches=config.batches,
             context=config.context,
+            tensor_parallel=config.ranks,
         )
         return read_record(Design, design(asked, ground.store))
 
@@ -90,9 +107,16 @@ class Rounds:
         if len(rates) == 1:
             return rates[0]
         few = max(1, round(steps * _SEARCH))
-        tried = {rate: self._distilled(cut, f"search a rate: {name}, {rate:g}", few, rate) for rate in rates}
-        reached = {rate: read_record(DistilledCheckpoint, folder).curve[-1].tokens_per_step for rate, folder in tried.items()}
-        return max(rates, key=lambda rate: reached[rate] or 0.0)
+        reached = {rate: self._reached(cut, f"search a rate: {name}, {rate:g}", few, rate) for rate in rates}
+        return max(rates, key=lambda rate: reached[rate])
+
+    def _reached(self, cut: Path, what: str, steps: int, rate: float) -> float:
+        """Tokens per step on the probe split; none if the rate was so high that training went astray."""
+        try:
+            return read_record(DistilledCheckpoint, self._distilled(cut, what, steps, rate)).curve[-1].tokens_per_step or 0.0
+        except TrainingError as error:
+            log.warning("%s: %s", what, error.problem)
+            return 0.0
 
     def _distilled(self, cut: Path, what: str, steps: int, rate: float) -> Path:
         ground, config = self.ground, self.ground.config
@@ -102,7 +126,13 @@ class Rounds:
             held_out=str(ground.probe),
             loss=config.loss,
             check_every=max(1, steps // 10),
-            train={**config.learning, "steps": steps, "warmup_steps": max(1, steps // 20), "learning_rate": rate},
+            train={
+                "save_every": max(1, steps // 10),
+                **config.learning,
+                "steps": steps,
+                "warmup_steps": max(1, steps // 20),
+                "learning_rate": rate,
+            },
         )
         return ground.decisions.timed(what, lambda: distill(asked, ground.store))
 
@@ -124,9 +154,10 @@ class Rounds:
             return sizes_of(whole.model_copy(update={"layers": max(1, round(whole.layers / (8, 3)[place]))}))
         return sizes_of(self.design().next_probe.shape)
 
-    def _designed(self, place: int) -> dict[str, int]:
-        best = self.design().by_depth
-        return sizes_of(best[min(place, len(best) - 1)].shape)
+    def _designed(self, but: Sequence[Mapping[str, int]] = ()) -> dict[str, int]:
+        """The shape that is expected to be best, of those that were not had in this round."""
+        best = [sizes_of(one.shape) for one in self.design().by_depth]
+        return next((sizes for sizes in best if sizes not in but), best[0])
 
     def _cut(self, sizes: Mapping[str, int]) -> Path:
         ground = self.ground
@@ -144,7 +175,7 @@ class Rounds:
         seconds = self._training_seconds() * _SHARES[round_] / (*config.shapes_tried, self._last_ones)[round_]
         if round_ == 2:
             seconds /= 1 + _SEARCH * len(config.rates)
-        return max(config.first_steps, int(seconds * self._flops_per_second() / _flops(shape) / config.step_tokens))
+        return max(_LEAST_STEPS, int(seconds * self._flops_per_second() / _flops(shape) / config.step_tokens))
 
     @property
     def _last_ones(self) -> int:
@@ -156,9 +187,8 @@ class Rounds:
         return max(0.0, whole - self.ground.decisions.seconds("record", "time"))
 
     def _flops_per_second(self) -> float:
-        """Over all that was trained so far; cutting counts, it is part of the price."""
-        done = sum(_flops(one.shape) * one.record.tokens for one in self.trained)
-        return done / max(self.ground.decisions.seconds("train", "cut"), 1e-6)
+        """Of what was trained so far, less what cutting and replaying take beside it."""
+        return _BUSY * float(np.mean([one.flops_per_second for one in self.trained]))
 
     def _tokens_of_the_last(self) -> int:
         """What a shape like the last one tried would have seen at the end."""

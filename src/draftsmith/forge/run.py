@@ -8,21 +8,27 @@ import shutil
 import time
 from pathlib import Path
 
+from draftsmith.core import registry
 from draftsmith.core.checkpoints import find_model, model_fingerprint
 from draftsmith.core.log import log
+from draftsmith.core.protocols import Engine
 from draftsmith.core.records import Forged
 from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import Store
 from draftsmith.core.trace import TraceReader
-from draftsmith.forge.contest import OURS, contenders, run_live
-from draftsmith.forge.ground import ForgeConfig, prepare
-from draftsmith.forge.rounds import Rounds
+from draftsmith.forge.contest import OURS, check_names, contenders, run_live
+from draftsmith.forge.ground import ForgeConfig, prepare, recordings
+from draftsmith.forge.rounds import Rounds, replayed
+from draftsmith.stages.record import prompts_digest
 
 
 def forge(config: ForgeConfig, store: Store) -> Path:
     """The folder of the finished record; the draft lies in `model` beside it."""
     target, source = find_model(config.target), find_model(config.source or config.target)
+    engine: Engine = registry.load("engines", config.engine.kind)
+    check_names(config)
     inputs = {
+        "prompts": [prompts_digest(asked) for asked in recordings(config)],
         "target": model_fingerprint(target),
         "source": model_fingerprint(source),
         "drafts": [model_fingerprint(find_model(one)) for one in config.drafts],
@@ -33,19 +39,23 @@ def forge(config: ForgeConfig, store: Store) -> Path:
         log.info("already forged: %s", run.path)
         return run.path
     began = time.monotonic()
-    run.begin({})
+    run.begin(engine.versions())
     run.finish(_forge(config, store, run.path), time.monotonic() - began)
     return run.path
 
 
 def _forge(config: ForgeConfig, store: Store, folder: Path) -> Forged:
     ground = prepare(config, store, folder)
+    for draft in config.drafts:
+        replayed(ground, find_model(draft))  # one that does not fit is refused now, not in the end
     rounds = Rounds(ground)
     last = rounds.go()
     drafts = contenders(rounds, last)
-    live = run_live(ground, rounds.design(), drafts)
-    best = max((live[name] for name in OURS if name in live), key=lambda one: one.speedup)
-    chosen, model = drafts[best.name], folder / "model"
+    ours = {name: draft for name, draft in drafts.items() if name in OURS}
+    tried = run_live(ground, rounds.design(), ours, ground.probe)
+    kept = ground.decisions.decide("kept", lambda: max(ours, key=lambda name: tried[name].speedup))
+    live = run_live(ground, rounds.design(), drafts, ground.test)
+    best, chosen, model = live[kept], drafts[kept], folder / "model"
     assert chosen is not None, "what was forged is a model"
     shutil.rmtree(model, ignore_errors=True)
     shutil.copytree(chosen, model)

@@ -18,6 +18,8 @@ from draftsmith.core.pruning import PruneJob, TrainingCost
 from draftsmith.core.sampling import DraftMethod
 from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.trace import TraceReader
+from draftsmith.core.vocabulary import check_same_tokens
+from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.training.data import Samples, TextSource, open_samples, text_identity
 from draftsmith.training.held_out import HeldOut
 from draftsmith.training.lessons import Lesson
@@ -26,7 +28,6 @@ from draftsmith.training.losses import LOSSES
 from draftsmith.training.mesh import World, load_sharded, world
 from draftsmith.training.notes import TrainingNotes
 from draftsmith.training.plan import training_cost
-from draftsmith.training.samples import RowDomain
 from draftsmith.training.sources import Source, checked, versions
 from draftsmith.training.surgery import cut
 from draftsmith.training.trained import cut_trained
@@ -55,6 +56,8 @@ def _settings(settings: dict[str, Any]) -> DistillSettings:
         raise ConfigError(f"there is no loss {asked.loss!r}", f"use one of {', '.join(LOSSES)}")
     if asked.on_policy_every is not None and asked.teacher is None:
         raise ConfigError("what the student writes must be judged by a teacher", "name one: `teacher`, usually the target")
+    if asked.on_policy_every is not None and asked.loss == "cross_entropy":
+        raise ConfigError("cross entropy would teach the student what it writes itself", "take a loss that asks the teacher")
     if asked.held_out is not None:
         TraceReader(Path(asked.held_out)).refuse_test()
     return asked
@@ -84,13 +87,18 @@ class _Distill:
             student = load_sharded(small, ranks, run.precision, run.save_activations, run.compile)
             lesson = _lesson(asked, job, samples, ranks)
             with TrainingNotes(job.scratch, ranks) as notes:
-                check = _check(asked, student, ranks)
+                check = _check(asked, student, checkpoint, ranks)
                 if not train(student, lesson, run, ranks, job.scratch / "checkpoints", note=notes.add, check=check):
                     raise SystemExit(STOPPED)
         return so_far
 
     def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> TrainingCost:
-        return training_cost(source, _settings(settings).train, ranks, cut_to=wanted)
+        asked = _settings(settings)
+        cost = training_cost(source, asked.train, ranks, cut_to=wanted)
+        if asked.teacher is None:
+            return cost
+        teacher = 4 * model_shape(find_model(asked.teacher)).parameters // ranks
+        return replace(cost, memory_bytes={**cost.memory_bytes, "teacher": teacher})
 
     def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
         small = job.scratch / "cut"
@@ -120,17 +128,19 @@ def _check_taught(asked: DistillSettings, samples: Samples) -> None:
     if asked.loss == "cross_entropy" or asked.teacher is not None:
         return
     for name, domain in zip(asked.text, samples.domains, strict=True):
-        if not isinstance(domain, RowDomain) or domain.kept == 0:
+        if domain.kept == 0:
             raise DataError(
                 f"the loss {asked.loss} needs the target's probabilities, and {name} has none",
                 "record with `--top-logprobs 16`, name a `teacher`, or take the loss cross_entropy",
             )
 
 
-def _check(asked: DistillSettings, student: Source, ranks: World) -> Callable[[int], dict[str, float]]:
+def _check(asked: DistillSettings, student: Source, checkpoint: Checkpoint, ranks: World) -> Callable[[int], dict[str, float]]:
     if asked.held_out is None:
         return lambda _step: {}
-    held_out = HeldOut(TraceReader(Path(asked.held_out)), asked.held_out_rows, asked.lookahead, asked.method, ranks)
+    trace = TraceReader(Path(asked.held_out))
+    check_same_tokens(trace.vocabulary(), checkpoint.vocabulary)
+    held_out = HeldOut(trace, asked.held_out_rows, asked.lookahead, asked.method, ranks, checkpoint.max_positions)
 
     def measured(step: int) -> dict[str, float]:
         if (step + 1) % asked.check_every and step + 1 != asked.train.steps:

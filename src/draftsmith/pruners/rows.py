@@ -11,8 +11,9 @@ from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.pruning import PruneJob
 from draftsmith.core.shapes import Shape
+from draftsmith.core.trace import TraceReader
 from draftsmith.theory.kept_rows import token_ranks
-from draftsmith.training.sources import versions
+from draftsmith.training.sources import checked, versions
 from draftsmith.training.surgery import cut_source
 
 
@@ -30,7 +31,9 @@ class _Rows:
 
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
         self.identity(settings)
-        ranks = token_ranks(job.rows, job.wanted.embedded or job.wanted.vocabulary)
+        checked(job, 1)
+        written = job.rows if job.trace is None else TraceReader(job.trace).rows()  # every one counts
+        ranks = token_ranks(written, job.wanted.embedded or job.wanted.vocabulary)
         return so_far.model_copy(update={"rows": tuple(np.flatnonzero(ranks < job.wanted.vocabulary).tolist())})
 
     def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> None:

@@ -42,7 +42,8 @@ class ProbeRecords(StrictConfig):
 class DesignConfig(StrictConfig):
     """`profile` is of the target, with or without a draft; `shapes` times shapes of the source's kind, on the same engine.
     `tokens` is what the draft will be trained on. `batches`: batch sizes, each with its share of the tokens that are served.
-    `rows`, a RowsCard of one of the probes, lets the number of output rows be chosen as well."""
+    `rows`, a RowsCard of one of the probes, lets the number of output rows be chosen as well. `tensor_parallel` is what the
+    draft must be divisible by, if not the profile's."""
 
     source: str
     profile: str
@@ -53,6 +54,7 @@ class DesignConfig(StrictConfig):
     context: int | None = Field(None, ge=1)
     lookaheads: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 3, 4, 5, 6, 7, 8), min_length=1)
     rows: str | None = None
+    tensor_parallel: int | None = Field(None, ge=1)
     most_parameters: int | None = Field(None, ge=1)
     memory_gb: float | None = Field(None, gt=0)
 
@@ -77,13 +79,18 @@ def design(config: DesignConfig, store: Store) -> Path:
     bounds = Bounds(
         most_parameters=config.most_parameters,
         most_bytes=None if config.memory_gb is None else int(config.memory_gb * 1e9),
-        tensor_parallel=profile.engine.tensor_parallel,
+        tensor_parallel=config.tensor_parallel or profile.engine.tensor_parallel,
     )
     latency = fit([_pass(cell) for cell in shapes.cells], profile.dtype)
     law = fit_law(shape, probes)
     steps = StepTable.from_cells(profile.cells)
     traffic = Traffic(config.batches, config.context or steps.contexts[0])
-    lookaheads = [k for k in config.lookaheads if k <= steps.lookaheads[-1]]
+    lookaheads = sorted({k for k in config.lookaheads if k <= steps.lookaheads[-1]})
+    if not lookaheads:
+        raise PredictionError(
+            f"the profile goes up to lookahead {steps.lookaheads[-1]}, and none of {list(config.lookaheads)} is among that",
+            "ask for smaller ones, or profile the target further",
+        )
     candidates = legal_shapes(shape, family.hidden_rule, bounds, profile.dtype, list(coverage))
     ranked = rank(candidates, shape, latency, law, config.tokens, steps, traffic, lookaheads, coverage)
     plain = _plain(profile, traffic)
@@ -126,7 +133,8 @@ def _probe(records: ProbeRecords) -> Probe:
             "evaluate that checkpoint, and give its scorecard",
         )
     widest = max(card.overall.points, key=lambda point: point.lookahead)
-    return Probe(made.shape, made.tokens, widest.conditional_acceptance_by_position)
+    looked_at = [widest.steps * share for share in (1.0, *widest.acceptance_by_position[:-1])]
+    return Probe(made.shape, made.tokens, widest.conditional_acceptance_by_position, tuple(looked_at))
 
 
 def _coverage(config: DesignConfig) -> dict[int, float]:

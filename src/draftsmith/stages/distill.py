@@ -13,6 +13,7 @@ from pydantic import Field
 from draftsmith.core import registry
 from draftsmith.core.checkpoints import find_model, model_fingerprint
 from draftsmith.core.config import StrictConfig
+from draftsmith.core.errors import ConfigError
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
 from draftsmith.core.protocols import EngineConfig
@@ -48,7 +49,7 @@ def distill(config: DistillConfig, store: Store) -> Path:
     trace.refuse_test()
     shape = model_shape(student)
     distiller: Pruner = registry.load("pruners", "distill")
-    settings = _settings(config)
+    settings = _settings(config, trace.folder)
     held_out = TraceReader(Path(config.held_out)).record.fingerprint if config.held_out else None
     inputs = {
         "student": model_fingerprint(student),
@@ -92,12 +93,14 @@ def distill(config: DistillConfig, store: Store) -> Path:
     return run.path
 
 
-def _settings(config: DistillConfig) -> dict[str, Any]:
+def _settings(config: DistillConfig, trace: Path) -> dict[str, Any]:
     """As the distiller takes them."""
+    if "trace" in config.text:
+        raise ConfigError("a text is named `trace`, which is the name of the trace", "give it another name")
     own = config.model_dump(
         mode="json", include={"loss", "teacher", "method", "lookahead", "on_policy_every", "held_out", "check_every", "train"}
     )
-    return {**own, "text": {"trace": {"path": config.trace}, **config.text}}
+    return {**own, "text": {"trace": {"path": str(trace)}, **config.text}}
 
 
 def _curve(path: Path) -> tuple[LearningPoint, ...]:

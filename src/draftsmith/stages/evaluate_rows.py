@@ -56,7 +56,8 @@ def evaluate_rows(config: EvaluateRowsConfig, store: Store) -> Path:
     engine: Engine = registry.load("engines", config.engine.kind)
     run.begin(engine.versions())
     with engine.scorer(draft, Sampling(), config.engine) as scorer:
-        check_same_tokens(trace.vocabulary(), scorer.vocabulary)
+        for one in (trace, counted):
+            check_same_tokens(one.vocabulary(), scorer.vocabulary)
         width = scorer.vocabulary.rows
         ranks = token_ranks(counted.rows(), width)
         sizes = sorted({*(size for size in config.rows if size < width), width})

@@ -62,7 +62,7 @@ def prune(config: PruneConfig, store: Store) -> Path:
     if first:
         run.begin(chain[-1][1].versions())
     rows = _rows(trace, config.num_rows)
-    job = PruneJob(source, wanted, rows, trace.record.sampling, trace.vocabulary(), config.engine, run.path)
+    job = PruneJob(source, wanted, rows, trace.record.sampling, trace.vocabulary(), config.engine, run.path, trace.folder)
     layers_kept = _run_chain(chain, job, run.path, first)
     if not first:
         wait_for(run.path / "record.json")
@@ -171,6 +171,8 @@ def _check_they_can(pruners: list[tuple[PrunerChoice, Pruner]], source: Shape, w
     kinds = [choice.kind for choice, _ in pruners]
     if "depth" in kinds and "width" in kinds[: kinds.index("depth")]:
         raise ConfigError("depth judges layers with all their heads and neurons", "let depth come before width")
+    if "rows" in kinds[:-1]:
+        raise ConfigError("what has fewer output rows is not cut or trained further", "let rows come last")
     for name in ("layers", "heads", "kv_heads", "hidden", "intermediate", "vocabulary"):
         if getattr(wanted, name) != getattr(source, name) and not any(name in pruner.cuts for _, pruner in pruners):
             named = " and ".join(choice.kind for choice, _ in pruners)

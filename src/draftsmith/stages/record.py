@@ -76,6 +76,11 @@ def _inputs(config: RecordConfig, target: Path, prompts: list[Prompt]) -> dict[s
     }
 
 
+def prompts_digest(config: RecordConfig) -> str:
+    """What stands for the prompts that would be recorded, wherever they lie."""
+    return digest([prompt.model_dump(mode="json") for prompt in _prompts(config)])
+
+
 def _prompts(config: RecordConfig) -> list[Prompt]:
     """Every prompt of the split, data set by data set, each ordered by hash."""
     chosen: list[Prompt] = []

@@ -24,15 +24,18 @@ _PRIOR_MEAN = np.array([0.0, 0.35, 0.35, 0.15, 0.10, 0.30])  # of a half-way dra
 _PRIOR_STD = np.array([2.0, 0.30, 0.30, 0.15, 0.15, 0.20])
 _NOISE = 0.10  # in logits: what two trainings of like shapes differ by
 _CERTAIN = 1e-3
+_ENOUGH = 30  # proposals looked at, for a rate to be one
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A shape that was trained and replayed. `conditional`: the m-th proposal's acceptance, given that it was looked at."""
+    """A shape that was trained and replayed. `conditional`: the m-th proposal's acceptance, given that it was looked at, and
+    `looked_at` how often that was."""
 
     shape: Shape
     tokens: float
     conditional: tuple[float, ...]
+    looked_at: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,20 @@ def fit_law(source: Shape, probes: Sequence[Probe]) -> AcceptanceLaw:
     precision = np.diag(_PRIOR_STD**-2.0)
     covariance = np.asarray(np.linalg.inv(precision + rows.T @ rows / _NOISE**2), dtype=np.float64)
     mean = covariance @ (precision @ _PRIOR_MEAN + rows.T @ seen / _NOISE**2)
+    return AcceptanceLaw(source, reference, mean, covariance, _rises(probes, logits))
+
+
+def _rises(probes: Sequence[Probe], logits: Sequence[Array]) -> Array:
+    """How much more than the first each later proposal is accepted, over all probes by how often it was looked at. Where that
+    was seldom, the last position that is known stands for those behind it."""
     shortest = min(len(one) for one in logits)
-    rises: Array = np.stack([one[:shortest] - one[0] for one in logits]).mean(axis=0)
-    return AcceptanceLaw(source, reference, mean, covariance, rises)
+    rise_PM = np.stack([one[:shortest] - one[0] for one in logits])
+    count_PM = np.stack([np.array(probe.looked_at[:shortest]) for probe in probes])
+    rises = (rise_PM * count_PM).sum(axis=0) / np.maximum(count_PM.sum(axis=0), 1e-9)
+    for m in range(1, shortest):
+        if count_PM[:, m].sum() < _ENOUGH:
+            rises[m] = rises[m - 1]
+    return rises
 
 
 def _features(shapes: ShapeArrays, tokens: Array, source: Shape, reference: float) -> Array:

@@ -18,7 +18,8 @@ from draftsmith.theory.law import AcceptanceLaw
 from draftsmith.theory.throughput import StepTable
 
 _CHUNK = 1 << 18
-_ROUND = 64  # neurons and hidden dimensions: what matrix units like
+_ROUND = 64  # neurons and hidden dimensions: what matrix units like; for large sources a multiple of it
+_MOST = 4_000_000  # candidates, which fit in memory
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,11 @@ class Ranked:
 def legal_shapes(source: Shape, rule: HiddenRule, bounds: Bounds, dtype: str, rows: Sequence[int] = ()) -> ShapeArrays:
     """All shapes that can be cut from a source and that engines load. `rows` are the sizes of the output head to consider."""
     groups = _head_groups(source, bounds.tensor_parallel)
-    layers = np.arange(1, source.layers + 1)
-    hidden = _sizes(source.hidden, 1)
-    neurons = _sizes(source.intermediate, bounds.tensor_parallel)
-    kept = np.array(sorted({source.vocabulary, *rows}))
+    layers, kept = np.arange(1, source.layers + 1), np.array(sorted({source.vocabulary, *rows}))
+    step, most = _ROUND, _MOST / (len(layers) * len(groups) * len(kept))
+    while len(_sizes(source.hidden, 1, step)) * len(_sizes(source.intermediate, 1, step)) > most and step < source.hidden:
+        step *= 2
+    hidden, neurons = _sizes(source.hidden, 1, step), _sizes(source.intermediate, bounds.tensor_parallel, step)
     grid = np.meshgrid(layers, np.arange(len(groups)), hidden, neurons, kept, indexing="ij")
     layers_N, group_N, hidden_N, neurons_N, kept_N = (axis.reshape(-1) for axis in grid)
     heads_N, kv_N = (np.array([one[at] for one in groups])[group_N] for at in (0, 1))
@@ -208,9 +210,9 @@ def _head_groups(source: Shape, ranks: int) -> list[tuple[int, int]]:
     return [(heads, kv) for heads, kv in pairs if heads % ranks == 0 and (kv % ranks == 0 or ranks % kv == 0)]
 
 
-def _sizes(largest: int, ranks: int) -> np.ndarray:
+def _sizes(largest: int, ranks: int, step: int) -> np.ndarray:
     """Round numbers up to the source's own size."""
-    sizes = [size for size in range(_ROUND, largest + 1, _ROUND) if size % ranks == 0]
+    sizes = [size for size in range(step, largest + 1, step) if size % ranks == 0]
     return np.array(sorted({*sizes, largest}))
 
 

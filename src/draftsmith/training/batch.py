@@ -16,14 +16,15 @@ from draftsmith.training.samples import Sample
 
 @dataclass(frozen=True)
 class Batch:
-    """`asked_P` counts through all tokens of all samples. `runs` are the places of each recorded row."""
+    """`asked_P` counts through all tokens of all samples. `runs` are the places of each recorded row. `log_p_P` is not a number
+    where nothing was recorded."""
 
     tokens_BS: Tensor
     positions_BS: Tensor | None
     mask_B1SS: Tensor | None
     asked_P: Tensor
     wanted_P: Tensor
-    log_p_P: Tensor | None
+    log_p_P: Tensor
     top_ids_PK: Tensor | None
     top_log_p_PK: Tensor | None
     runs: tuple[slice, ...]
@@ -47,10 +48,10 @@ def collate(samples: Sequence[Sample], device: torch.device) -> Batch:
 
     def joined(name: str) -> np.ndarray | None:
         parts = [getattr(sample, name) for sample in samples]
-        if any(part is None for part in parts):
-            return None
-        fewest = min(part.shape[-1] for part in parts) if parts[0].ndim == 2 else None
-        return np.concatenate([part if fewest is None else part[:, :fewest] for part in parts])
+        return None if any(part is None for part in parts) else np.concatenate(parts)
+
+    unknown = [np.full(len(sample.asked_P), np.nan, np.float32) for sample in samples]
+    log_p_P = np.concatenate([u if s.log_p_P is None else s.log_p_P for s, u in zip(samples, unknown, strict=True)])
 
     return Batch(
         tokens_BS=torch.from_numpy(tokens_BS).to(device),
@@ -58,7 +59,7 @@ def collate(samples: Sequence[Sample], device: torch.device) -> Batch:
         mask_B1SS=on_device(mask_B1SS, torch.bool),
         asked_P=torch.from_numpy(asked_P).to(device),
         wanted_P=torch.from_numpy(tokens_BS.reshape(-1)[asked_P + 1]).to(device),
-        log_p_P=on_device(joined("log_p_P"), torch.float32),
+        log_p_P=torch.from_numpy(log_p_P).to(device),
         top_ids_PK=on_device(joined("top_ids_PK"), torch.long),
         top_log_p_PK=on_device(joined("top_log_p_PK"), torch.float32),
         runs=_runs(asked_P),
@@ -70,7 +71,8 @@ def text_batch(tokens_BS: Tensor) -> Batch:
     count, length = tokens_BS.shape
     asked_P = torch.arange(count * length).reshape(count, length)[:, :-1].flatten().to(tokens_BS.device)
     runs = tuple(slice(at * (length - 1), (at + 1) * (length - 1)) for at in range(count))
-    return Batch(tokens_BS, None, None, asked_P, tokens_BS[:, 1:].flatten(), None, None, None, runs)
+    unknown_P = torch.full(asked_P.shape, torch.nan, device=tokens_BS.device)
+    return Batch(tokens_BS, None, None, asked_P, tokens_BS[:, 1:].flatten(), unknown_P, None, None, runs)
 
 
 def _runs(asked_P: np.ndarray) -> tuple[slice, ...]:

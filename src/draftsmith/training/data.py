@@ -30,10 +30,11 @@ class TextSource(StrictConfig):
     path: str
     weight: float = Field(1.0, gt=0)
 
-    def stamp(self) -> list[tuple[str, int, int]]:
-        """What says that the text is still the same: names, sizes and times of its files."""
-        files = [Path(self.path) / "record.json"] if self.is_trace else _files(Path(self.path))
-        return [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+    def stamp(self) -> list[Any]:
+        """What says that the text is still the same: a trace's own fingerprint, or names, sizes and times of files."""
+        if self.is_trace:
+            return [TraceReader(Path(self.path)).record.fingerprint]
+        return [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in _files(Path(self.path))]
 
     @property
     def is_trace(self) -> bool:
@@ -56,7 +57,7 @@ def text_identity(sources: Mapping[str, TextSource]) -> dict[str, Any]:
 
 
 class Samples:
-    """Sequences out of several domains, by number."""
+    """Sequences out of several domains, by number. `kept` of the target's most likely tokens are known in all of them."""
 
     def __init__(self, domains: Mapping[str, Domain], weights: Mapping[str, float], seed: int) -> None:
         for name, domain in domains.items():
@@ -65,12 +66,13 @@ class Samples:
                     f"the domain {name} has less than one sequence", "give it more text, or train on shorter sequences"
                 )
         self.domains = tuple(domains.values())
+        self.kept = min(domain.kept for domain in self.domains)
         self._order = Order([len(domain) for domain in self.domains], [weights[name] for name in domains], seed)
 
     def sample(self, n: int) -> Sample:
         """The n-th sequence of a run."""
         which, at = self._order.place(n)
-        return self.domains[which].sample(at)
+        return self.domains[which].sample(at).keeping(self.kept)
 
     def num_asked(self, n: int) -> int:
         """How many of its tokens are to be predicted."""

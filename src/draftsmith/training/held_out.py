@@ -3,27 +3,37 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
+from draftsmith.core.errors import DataError
 from draftsmith.core.sampling import DraftMethod, Sampling
 from draftsmith.core.trace import TraceReader, TraceRow
 from draftsmith.engines._scoring import score_batch
 from draftsmith.theory.acceptance import replay, row_chances
 from draftsmith.training.mesh import World
 
+_AT_ONCE = 8  # rows of one rank
+
 
 class HeldOut:
-    """The first `num_rows` rows of a trace, replayed. Ranks share the rows, so many at a time."""
+    """So many rows of a trace, from one end to the other, replayed. Ranks share them, so many at a time."""
 
     def __init__(
-        self, trace: TraceReader, num_rows: int, lookahead: int, method: DraftMethod, world: World, at_once: int = 8
+        self, trace: TraceReader, num_rows: int, lookahead: int, method: DraftMethod, world: World, positions: int
     ) -> None:
         greedy = trace.record.sampling.is_greedy
         self._method: DraftMethod = "greedy" if greedy else method
         self._sampling = Sampling() if self._method == "greedy" else trace.record.sampling
         self._first, self._lookahead, self._world = trace.record.first_drafted, lookahead, world
-        self._batches = _batches(_rows(trace, num_rows, self._first), world.size * at_once)
+        rows = _rows(trace, num_rows, self._first)
+        longest = max(len(row.prompt_ids) + len(row.output_ids) for row in rows)
+        if longest > positions:
+            raise DataError(
+                f"{trace.folder} has rows of {longest} tokens, and the student {positions} positions", "record shorter ones"
+            )
+        self._batches = _batches(rows, world.size * _AT_ONCE)
 
     def tokens_per_step(self, model: Any) -> float:
         """All ranks must ask together."""
@@ -47,8 +57,10 @@ class HeldOut:
 
 def _rows(trace: TraceReader, count: int, first: int) -> list[TraceRow]:
     found = [row for row in trace.rows() if row.num_output > first]
-    every = max(1, len(found) // count)
-    return found[::every][:count]
+    if not found:
+        raise DataError(f"{trace.folder} has no token that a draft could propose", "record more than one new token")
+    chosen = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
+    return [found[place] for place in chosen]
 
 
 def _batches(rows: list[TraceRow], size: int) -> list[list[TraceRow]]:

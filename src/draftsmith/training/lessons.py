@@ -60,8 +60,8 @@ class Lesson:
         return summed_loss(model, batch, self.loss_name, self.teacher, weigh)
 
     def _gains(self, log_q_P: Tensor, batch: Batch) -> Tensor:
-        if self.method == "probabilistic" and batch.log_p_P is not None:
-            log_q_P = (log_q_P - batch.log_p_P).clamp_max(0.0)
+        if self.method == "probabilistic":
+            log_q_P = (log_q_P - batch.log_p_P.nan_to_num()).clamp_max(0.0)
         chances_P = log_q_P.exp().double().cpu().numpy()
         gains_P = np.concatenate(step_gains([chances_P[run] for run in batch.runs], self.lookahead))
         return torch.from_numpy(gains_P).to(self.device, torch.float32)

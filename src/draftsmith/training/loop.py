@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from draftsmith.core.config import StrictConfig
-from draftsmith.core.errors import ConfigError
+from draftsmith.core.errors import ConfigError, TrainingError
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
 from draftsmith.training.checkpoint import Checkpoints, optimizer_state
@@ -141,6 +141,10 @@ def train(
             optimizer.zero_grad()
             values = task.after(step) if task is not None else {}
             dist.all_reduce(total)
+            if not torch.isfinite(total):
+                raise TrainingError(
+                    f"the loss is no number any more in step {step + 1}", "lower the learning rate, or look at the text"
+                )
             values |= {"loss": float(total) / world.size, "gradient": float(getattr(norm, "full_tensor", lambda n=norm: n)())}
             values |= {"tokens_per_second": tokens_of_step / (time.monotonic() - began), "rate": learning_rate(settings, step)}
             values |= {"tokens": (step + 1) * tokens_of_step}

@@ -48,7 +48,9 @@ def views(
     if top_ids_NK is None or top_log_p_NK is None:
         return Views(log_q_N)
     log_q_NK = log_q_NV.gather(1, top_ids_NK)
-    return Views(log_q_N, _with_others(top_log_p_NK), _with_others(log_q_NK), others_last=True)
+    # A sampler that cut the tail off left tokens without any probability: as good as none must do, for logarithms.
+    recorded_NK = top_log_p_NK.clamp_min(math.log(_LEAST))
+    return Views(log_q_N, _with_others(recorded_NK), _with_others(log_q_NK), others_last=True)
 
 
 def _with_others(log_NK: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 Of text every token is to be predicted. Recorded rows are packed whole, several to a sequence, each seeing only itself; only
 what the target wrote is to be predicted, because a draft is asked for nothing else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -24,9 +24,20 @@ class Sample:
     top_ids_PK: np.ndarray | None = None
     top_log_p_PK: np.ndarray | None = None
 
+    def keeping(self, kept: int) -> Self:
+        """With no more than so many of the target's most likely tokens."""
+        if self.top_ids_PK is None or self.top_log_p_PK is None:
+            return self
+        if kept == 0:
+            return replace(self, top_ids_PK=None, top_log_p_PK=None)
+        return replace(self, top_ids_PK=self.top_ids_PK[:, :kept], top_log_p_PK=self.top_log_p_PK[:, :kept])
+
 
 class Domain(Protocol):
-    """Sequences of one kind."""
+    """Sequences of one kind. `kept`: how many of the target's most likely tokens are known at every place."""
+
+    @property
+    def kept(self) -> int: ...
 
     def __len__(self) -> int: ...
 
@@ -37,6 +48,8 @@ class Domain(Protocol):
 
 class TextDomain:
     """Running text: flat tokens, cut into sequences."""
+
+    kept = 0
 
     def __init__(self, tokens: Tokens, length: int) -> None:
         self._tokens, self._length = tokens, length
@@ -73,7 +86,6 @@ class RowDomain:
 
     @property
     def kept(self) -> int:
-        """How many of the target's most likely tokens are known at every place."""
         return 0 if self._top is None else int(self._top[0].shape[1])
 
     def sample(self, at: int) -> Sample:

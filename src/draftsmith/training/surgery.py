@@ -55,7 +55,8 @@ def cut(
     kept = _cut_weights(given, plan, shape, family.layout(config))
     if plan.rows is not None:
         new_config = trim_config(new_config, len(plan.rows))
-        kept = _trimmed(kept, plan.rows, f"{family.layout(config).embeddings[0]}.weight")
+        (embeddings,) = (name for name in family.layout(config).weights if name.endswith("embed_tokens.weight"))
+        kept = _trimmed(kept, plan.rows, embeddings)
     _write_weights(kept, partial, shard_bytes)
     for file in source.iterdir():
         if file.is_file() and any(fnmatch(file.name, pattern) for pattern in _COMPANIONS):

@@ -125,6 +125,18 @@ def test_records_that_do_not_belong_together(given: dict[str, Any], tmp_path: Pa
         api.design(**{**given, "probes": [swapped]})
 
 
+def test_lookaheads_that_were_not_profiled(given: dict[str, Any]) -> None:
+    with pytest.raises(PredictionError, match="the profile goes up to lookahead 4"):
+        api.design(**given, lookaheads=(6, 8))
+    once, twice = (api.design(**given, lookaheads=lookaheads).record for lookaheads in ((2, 4), (4, 2, 2, 4)))
+    assert once.by_depth == twice.by_depth
+
+
+def test_tensor_parallel_ranks_share_heads(given: dict[str, Any]) -> None:
+    made = api.design(**given, tensor_parallel=4).record
+    assert all(one.shape.heads % 4 == 0 and one.shape.intermediate % 4 == 0 for one in made.by_depth)
+
+
 def test_the_verb(given: dict[str, Any]) -> None:
     words = ["design", "--source", given["source"], "--profile", given["profile"], "--shapes", given["shapes"]]
     for one in given["probes"]:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from draftsmith import api
 from draftsmith.cli import app
-from draftsmith.core.errors import ConfigError, DataError
+from draftsmith.core.errors import ConfigError, DataError, TrainingError
 from tests.tiny import near_copy, tiny_llama
 
 pytest.importorskip("transformers")
@@ -154,6 +154,25 @@ def test_what_cannot_teach_is_refused(student: Path, traces: dict[str, Path], st
         distilled(student, traces, store, on_policy_every=2)
     with pytest.raises(DataError, match="needs the target's probabilities, and trace has none"):
         distilled(student, traces, store, trace=traces["bare"])
+    with pytest.raises(ConfigError, match="would teach the student what it writes itself"):
+        distilled(student, traces, store, teacher=student, on_policy_every=2, loss="cross_entropy")
+    with pytest.raises(ConfigError, match="a text is named `trace`"):
+        distilled(student, traces, store, text={"trace": {"path": str(traces["train"])}})
+
+
+def test_a_run_that_goes_astray_says_so(student: Path, traces: dict[str, Path], store: Path) -> None:
+    with pytest.raises(TrainingError, match="the loss is no number any more in step"):
+        distilled(student, traces, store, train={**FAST, "learning_rate": 1e20, "warmup_steps": 0})
+
+
+def test_a_copy_of_the_store_is_the_same_text(student: Path, traces: dict[str, Path], store: Path, tmp_path: Path) -> None:
+    """What a trace is stands in it, not in the times of its files."""
+    import shutil
+
+    copied = {name: tmp_path / name for name in ("train", "probe")}
+    for name, folder in copied.items():
+        shutil.copytree(traces[name], folder)
+    assert distilled(student, copied, store).folder == distilled(student, traces, store).folder
 
 
 def test_the_verb_says_how_it_went_and_draws_it(student: Path, traces: dict[str, Path], store: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def card(given: dict[str, Any], **more: Any) -> Any:
 @pytest.mark.parametrize("rows", [4, 16, 32])
 def test_a_trimmed_checkpoint_does_what_the_masked_replay_says(given: dict[str, Any], rows: int) -> None:
     trimmed = api.prune(
-        source=given["draft"], trace=given["counted"], shape={"rows": rows}, num_rows=1000, engine=ENGINE, store=given["store"]
+        source=given["draft"], trace=given["counted"], shape={"rows": rows}, engine=ENGINE, store=given["store"]
     )
     real = api.evaluate(
         trace=given["trace"], draft=trimmed.folder / "model", lookaheads=(1, 3, 5), engine=ENGINE, store=given["store"]

@@ -160,7 +160,7 @@ def test_output_rows_of_what_the_target_writes(source: Path, trace: Path, store:
     """A draft that cannot propose some tokens, and is the same in all others: what it costs is what it cannot propose."""
     from draftsmith.core.trace import TraceReader
 
-    kept = cut(source, trace, store, {"rows": 12}, num_rows=100)
+    kept = cut(source, trace, store, {"rows": 12})
     assert kept.record.pruners == ("rows",)
     assert (kept.record.shape.vocabulary, kept.record.shape.embedded) == (12, 64)
     ids = load_file(kept.folder / "model" / "model.safetensors")["lm_head.kept_ids"].tolist()
@@ -172,6 +172,11 @@ def test_output_rows_of_what_the_target_writes(source: Path, trace: Path, store:
     )
     share = sum(counts[token] for token in ids) / len(written)
     assert card.record.overall.at(1).acceptance_by_position[0] == pytest.approx(share, abs=0.15)
+
+
+def test_nothing_comes_after_rows(source: Path, trace: Path, store: Path) -> None:
+    with pytest.raises(ConfigError, match="fewer output rows is not cut or trained further"):
+        cut(source, trace, store, {"layers": 2, "rows": 20}, pruners=[{"kind": "rows"}, {"kind": "depth"}])
 
 
 def test_rows_come_last(source: Path, trace: Path, store: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def made(layers: int, intermediate: int, tokens: float) -> Probe:
     sizes = {"layers": layers, "intermediate": intermediate}
     logit = -0.5 + 0.5 * np.log2(layers / 24) + 0.2 * np.log2(intermediate / 4096) + 0.4 * np.log2(tokens / 1e6)
     logits = logit + np.array([0.0, 0.3, 0.3])
-    return Probe(SOURCE.model_copy(update=sizes), tokens, tuple((1 / (1 + np.exp(-logits))).tolist()))
+    return Probe(SOURCE.model_copy(update=sizes), tokens, tuple((1 / (1 + np.exp(-logits))).tolist()), (100.0, 80.0, 60.0))
 
 
 PROBES = [made(2, 4096, 1e6), made(8, 4096, 1e6), made(4, 1024, 1e6), made(4, 4096, 4e6), made(12, 2048, 2e6)]
@@ -52,6 +52,13 @@ def test_one_probe_is_enough_to_say_that_more_helps() -> None:
     sizes = [SOURCE.model_copy(update={"layers": layers}) for layers in (1, 2, 8, 24)]
     logits, _ = law.logit(shape_arrays(sizes), 1e6)
     assert (np.diff(logits) > 0).all()
+
+
+def test_a_position_that_hardly_anybody_looked_at_is_as_the_one_before() -> None:
+    seen = [Probe(one.shape, one.tokens, (*one.conditional, 0.0), (100.0, 40.0, 10.0, 0.0)) for one in PROBES]
+    assert fit_law(SOURCE, seen).rises == pytest.approx([0.0, 0.3, 0.3, 0.3], abs=1e-6)
+    few = [Probe(one.shape, one.tokens, (*one.conditional[:2], 0.0), (100.0, 40.0, 1.0)) for one in PROBES]
+    assert fit_law(SOURCE, few).rises == pytest.approx([0.0, 0.3, 0.3], abs=1e-6)
 
 
 def test_without_probes_nothing_is_known() -> None:

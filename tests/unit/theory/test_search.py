@@ -95,6 +95,13 @@ def test_nobody_beats_the_front_in_both() -> None:
         assert (found.acceptance[faster] < found.acceptance[place]).all()
 
 
+def test_a_large_source_is_searched_in_larger_steps() -> None:
+    huge = shape(layers=80, heads=64, kv_heads=8, head_size=128, hidden=8192, intermediate=28672, vocabulary=128256)
+    found = legal_shapes(huge, "multiple of heads", Bounds(), "bfloat16")
+    assert 100_000 < len(found.layers) < 5_000_000
+    assert {1, 80} <= set(found.layers.tolist())
+
+
 def test_a_million_candidates_in_seconds() -> None:
     large = shape(layers=22, heads=32, kv_heads=4, head_size=64, hidden=2048, intermediate=5632, vocabulary=32000)
     began = time.perf_counter()

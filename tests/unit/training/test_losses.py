@@ -46,6 +46,14 @@ def test_the_recorded_few_are_a_bound_from_below_that_gets_tighter(name: str) ->
     assert (more <= all_ + 1e-5).all()
 
 
+@pytest.mark.parametrize("name", DIVERGENCES)
+def test_a_sampler_that_cut_the_tail_off_leaves_a_number(name: str) -> None:
+    teacher = logits(1)
+    teacher[:, 2:] = -torch.inf
+    found = LOSSES[name](beside(logits(0), teacher, 4))
+    assert torch.isfinite(found).all()
+
+
 def test_a_certain_draft_misses_what_the_target_does_not_write() -> None:
     teacher = logits(1)
     p = teacher.softmax(-1)
