@@ -102,21 +102,23 @@ class Rounds:
         return Trained(shape, cut, checkpoint, replayed(self.ground, checkpoint / "model"))
 
     def _best_rate(self, cut: Path, name: str, steps: int) -> float:
-        """By the tokens per step that a tenth of the training reaches."""
+        """By the tokens per step that a tenth of the training reaches; where they are alike, by the loss."""
         rates = self.ground.config.rates
         if len(rates) == 1:
             return rates[0]
-        few = max(1, round(steps * _SEARCH))
+        few = min(steps, max(self.ground.config.first_steps, round(steps * _SEARCH)))
         reached = {rate: self._reached(cut, f"search a rate: {name}, {rate:g}", few, rate) for rate in rates}
         return max(rates, key=lambda rate: reached[rate])
 
-    def _reached(self, cut: Path, what: str, steps: int, rate: float) -> float:
-        """Tokens per step on the probe split; none if the rate was so high that training went astray."""
+    def _reached(self, cut: Path, what: str, steps: int, rate: float) -> tuple[float, float]:
+        """Tokens per step on the probe split, and how low the loss is; nothing if the rate was so high that training went
+        astray."""
         try:
-            return read_record(DistilledCheckpoint, self._distilled(cut, what, steps, rate)).curve[-1].tokens_per_step or 0.0
+            end = read_record(DistilledCheckpoint, self._distilled(cut, what, steps, rate)).curve[-1]
         except TrainingError as error:
             log.warning("%s: %s", what, error.problem)
-            return 0.0
+            return 0.0, 0.0
+        return end.tokens_per_step or 0.0, -end.loss
 
     def _distilled(self, cut: Path, what: str, steps: int, rate: float) -> Path:
         ground, config = self.ground, self.ground.config
