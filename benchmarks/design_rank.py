@@ -94,7 +94,7 @@ def _trained(lab: Lab, taught: dict[str, Any], sizes: dict[str, int], steps: int
         "scorecard": str(card.folder),
         "tokens_per_step": {str(point.lookahead): point.tokens_per_step for point in card.record.overall.points},
         "conditional": list(widest.conditional_acceptance_by_position),
-        "looked_at": [widest.steps * share for share in (1.0, *widest.acceptance_by_position[:-1])],
+        "looked_at": list(widest.looked_at_by_position),
     }
 
 

@@ -93,7 +93,7 @@ def _best_lookahead(lab: Lab, target: Path, draft: Path | str, engine: dict[str,
 def _live(lab: Lab, target: Path, draft: Path | str, trace: Path, engine: dict[str, Any], lookahead: int) -> dict[str, Any]:
     kept = api.evaluate_live(trace=trace, target=target, draft=draft, lookaheads=(0, lookahead), engine=engine, store=lab.store)
     cells = {cell.lookahead: cell for cell in kept.record.cells}
-    speeds = {k: cell.decode_tokens_per_second or cell.tokens_per_second for k, cell in cells.items()}
+    speeds = {k: cell.speed for k, cell in cells.items()}
     looping, straight = _without_loops(trace, kept.folder / f"lookahead-{lookahead:02d}.parquet")
     return {
         "lookahead": lookahead,

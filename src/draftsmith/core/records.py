@@ -26,6 +26,11 @@ class AcceptancePoint(StrictConfig):
     conditional_acceptance_by_position: tuple[float, ...]
     engine_accepted_by_position: tuple[float, ...] | None
 
+    @property
+    def looked_at_by_position(self) -> tuple[float, ...]:
+        """How many steps got to look at their m-th proposal: those that accepted the one before it."""
+        return tuple(self.steps * share for share in (1.0, *self.acceptance_by_position[:-1]))
+
 
 class AcceptanceCurve(StrictConfig):
     """Tokens per step against lookahead, over a set of prompts."""
@@ -257,6 +262,11 @@ class LiveCell(StrictConfig):
     phase_seconds: dict[str, float]
     differences: tuple[Difference, ...]
     decode_tokens_per_second: float | None = None  # over the steps in which nothing was prefilled
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second of decoding, where the engine tells it from reading prompts; else of the whole run."""
+        return self.decode_tokens_per_second or self.tokens_per_second
 
 
 class LiveCard(StrictConfig):

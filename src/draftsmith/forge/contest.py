@@ -11,7 +11,7 @@ from draftsmith.core.families import family_of
 from draftsmith.core.log import log
 from draftsmith.core.protocols import ModelDraft, NgramDraft
 from draftsmith.core.pruning import WantedShape
-from draftsmith.core.records import AcceptanceCurve, Contender, Design, LiveCard, LiveCell, Profile, RowsCard, Scorecard
+from draftsmith.core.records import AcceptanceCurve, Contender, Design, LiveCard, Profile, RowsCard, Scorecard
 from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import read_json, read_record
 from draftsmith.forge.ground import LOOKAHEADS, ForgeConfig, Ground
@@ -68,7 +68,7 @@ def _run(ground: Ground, made: Design, name: str, draft: Path | None, trace: Pat
     card = read_record(
         LiveCard, ground.decisions.timed(f"run {name} on the {split} split", lambda: evaluate_live(asked, ground.store))
     )
-    best = max((cell for cell in card.cells if cell.lookahead > 0), key=_speed)
+    best = max((cell for cell in card.cells if cell.lookahead > 0), key=lambda cell: cell.speed)
     plain = next(cell for cell in card.cells if cell.lookahead == 0)
     shape = None if draft is None else model_shape(draft)
     return Contender(
@@ -78,16 +78,11 @@ def _run(ground: Ground, made: Design, name: str, draft: Path | None, trace: Pat
         layers=shape.layers if shape else None,
         lookahead=best.lookahead,
         tokens_per_step=best.tokens_per_step,
-        tokens_per_second=_speed(best),
-        plain_tokens_per_second=_speed(plain),
-        speedup=_speed(best) / _speed(plain),
+        tokens_per_second=best.speed,
+        plain_tokens_per_second=plain.speed,
+        speedup=best.speed / plain.speed,
         differing_outputs=len(best.differences),
     )
-
-
-def _speed(cell: LiveCell) -> float:
-    """Of decoding, where the engine tells it from reading prompts."""
-    return cell.decode_tokens_per_second or cell.tokens_per_second
 
 
 def _trimmed(ground: Ground, made: Design, last: Trained) -> Path | None:

@@ -133,8 +133,7 @@ def _probe(records: ProbeRecords) -> Probe:
             "evaluate that checkpoint, and give its scorecard",
         )
     widest = max(card.overall.points, key=lambda point: point.lookahead)
-    looked_at = [widest.steps * share for share in (1.0, *widest.acceptance_by_position[:-1])]
-    return Probe(made.shape, made.tokens, widest.conditional_acceptance_by_position, tuple(looked_at))
+    return Probe(made.shape, made.tokens, widest.conditional_acceptance_by_position, widest.looked_at_by_position)
 
 
 def _coverage(config: DesignConfig) -> dict[int, float]:

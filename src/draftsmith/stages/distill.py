@@ -47,12 +47,12 @@ def distill(config: DistillConfig, store: Store) -> Path:
     """The folder of the finished checkpoint record. Under torchrun every rank calls this; the first one writes."""
     student, trace = find_model(config.student), TraceReader(Path(config.trace))
     trace.refuse_test()
-    shape = model_shape(student)
+    shape, fingerprint = model_shape(student), model_fingerprint(student)
     distiller: Pruner = registry.load("pruners", "distill")
     settings = _settings(config, trace.folder)
     held_out = TraceReader(Path(config.held_out)).record.fingerprint if config.held_out else None
     inputs = {
-        "student": model_fingerprint(student),
+        "student": fingerprint,
         "trace": trace.record.fingerprint,
         "held_out": [held_out, config.check_every],
         "settings": distiller.identity(settings),
@@ -78,7 +78,7 @@ def distill(config: DistillConfig, store: Store) -> Path:
     curve = _curve(scratch / "training.jsonl")
     record = DistilledCheckpoint(
         student=student.name,
-        student_fingerprint=model_fingerprint(student),
+        student_fingerprint=fingerprint,
         trace=trace.record.fingerprint,
         held_out=held_out,
         loss=config.loss,

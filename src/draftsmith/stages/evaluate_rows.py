@@ -42,10 +42,11 @@ def evaluate_rows(config: EvaluateRowsConfig, store: Store) -> Path:
     if isinstance(config.draft, NgramDraft) or config.draft.method != "greedy":
         raise ConfigError("output rows are those of a draft model that proposes its most likely token", "name such a draft")
     draft = find_model(config.draft.path)
+    fingerprint = model_fingerprint(draft)
     inputs = {
         "trace": trace.record.fingerprint,
         "counted": counted.record.fingerprint,
-        "draft": model_fingerprint(draft),
+        "draft": fingerprint,
         "settings": config.model_dump(mode="json", exclude={"trace": True, "counted": True, "draft": True}),
     }
     run = store.run("rows", inputs)
@@ -86,7 +87,7 @@ def evaluate_rows(config: EvaluateRowsConfig, store: Store) -> Path:
         counted=counted.record.fingerprint,
         target=trace.record.model,
         draft=draft.name,
-        draft_fingerprint=model_fingerprint(draft),
+        draft_fingerprint=fingerprint,
         split=trace.record.split,
         points=tuple(RowsPoint(rows=size, ceiling=covered[size] / seen, curve=curve(sums[size])) for size in sizes),
     )

@@ -8,6 +8,7 @@ shapes and their measured times; writes a LatencyModel, which knows how far it w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +33,7 @@ class Pass:
 
 def features(shapes: "ShapeArrays", tokens: np.ndarray, kv_tokens: np.ndarray, dtype_bytes: int) -> Array:
     """A column for each of `TERMS`, in units that keep the columns of like size (layers, GB, Tflop)."""
-    attention = 2.0 * shapes.hidden * shapes.head_size * (shapes.heads + shapes.kv_heads)
-    mlp = np.where(shapes.gated, 3.0, 2.0) * shapes.hidden * shapes.intermediate
-    head = shapes.hidden * shapes.vocabulary
+    attention, mlp, head = shapes.attention_weights, shapes.mlp_weights, shapes.head_weights
     columns = (
         np.ones(len(tokens)),
         shapes.layers * 1.0,
@@ -60,6 +59,24 @@ class ShapeArrays:
     intermediate: np.ndarray
     vocabulary: np.ndarray
     gated: np.ndarray
+
+    @property
+    def attention_weights(self) -> Array:
+        """Of one layer."""
+        return 2.0 * self.hidden * self.head_size * (self.heads + self.kv_heads)
+
+    @property
+    def mlp_weights(self) -> Array:
+        """Of one layer."""
+        return np.where(self.gated, 3.0, 2.0) * self.hidden * self.intermediate
+
+    @property
+    def head_weights(self) -> np.ndarray:
+        return self.hidden * self.vocabulary
+
+    def at(self, places: Any) -> "ShapeArrays":
+        """Some of them: a slice, numbers, or a mask."""
+        return ShapeArrays(**{name: getattr(self, name)[places] for name in ShapeArrays.__dataclass_fields__})
 
 
 def shape_arrays(shapes: Sequence[Shape]) -> ShapeArrays:

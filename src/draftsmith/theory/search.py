@@ -53,11 +53,6 @@ class Ranked:
     draft_ms: Array
     parameters: Array
 
-    def take(self, places: np.ndarray) -> "Ranked":
-        shapes = ShapeArrays(**{name: getattr(self.shapes, name)[places] for name in ShapeArrays.__dataclass_fields__})
-        rest = {name: getattr(self, name)[places] for name in Ranked.__dataclass_fields__ if name != "shapes"}
-        return Ranked(shapes, **rest)
-
     def shape(self, place: int, source: Shape) -> Shape:
         """One candidate as a shape that is cut from a source."""
         sizes = {name: getattr(self.shapes, name)[place].item() for name in ShapeArrays.__dataclass_fields__}
@@ -88,15 +83,14 @@ def legal_shapes(source: Shape, rule: HiddenRule, bounds: Bounds, dtype: str, ro
         legal &= count * DTYPE_BYTES[dtype] <= bounds.most_bytes
     if not legal.any():
         raise PlanError("no shape that can be cut from this source keeps within the limits", "allow more parameters or memory")
-    return ShapeArrays(**{name: getattr(arrays, name)[legal] for name in ShapeArrays.__dataclass_fields__})
+    return arrays.at(legal)
 
 
 def parameters(shapes: ShapeArrays, source: Shape) -> Array:
     """Weights of each shape. Fewer output rows are a head of its own beside embeddings of the whole vocabulary."""
-    attention = 2.0 * shapes.hidden * shapes.head_size * (shapes.heads + shapes.kv_heads)
-    mlp = (3.0 if source.gated else 2.0) * shapes.hidden * shapes.intermediate
-    head = np.where((shapes.vocabulary == source.vocabulary) & source.tied, 0, shapes.hidden * shapes.vocabulary)
-    return shapes.layers * (attention + mlp) + shapes.hidden * source.vocabulary + head
+    head = np.where((shapes.vocabulary == source.vocabulary) & source.tied, 0, shapes.head_weights)
+    layers = shapes.layers * (shapes.attention_weights + shapes.mlp_weights)
+    return layers + shapes.hidden * source.vocabulary + head
 
 
 def rank(
@@ -116,7 +110,7 @@ def rank(
     chunks = [slice(low, min(low + _CHUNK, total)) for low in range(0, total, _CHUNK)]
     parts = [
         _rank_chunk(
-            ShapeArrays(**{name: getattr(shapes, name)[chunk] for name in ShapeArrays.__dataclass_fields__}),
+            shapes.at(chunk),
             source, latency, law, tokens, steps, traffic, tuple(lookaheads), coverage or {},
         )
         for chunk in chunks

@@ -18,7 +18,7 @@ from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.training.mesh import World
 from draftsmith.training.order import Order
 from draftsmith.training.packing import pack_rows
-from draftsmith.training.samples import Domain, RowDomain, Sample, TextDomain, Tokens
+from draftsmith.training.samples import Domain, RowDomain, Sample, TextDomain, Tokens, numbers
 
 _DOCUMENTS = 256  # tokenised at once
 _SUFFIXES = (".jsonl", ".txt")
@@ -104,8 +104,7 @@ def prepare(source: TextSource, model: Checkpoint, folder: Path, length: int) ->
     path = folder / f"{name}.tokens"
     if not path.exists():
         write_atomic(path, lambda partial: _tokenise(Path(source.path), model, partial))
-    tokens: Tokens = np.memmap(path, dtype=np.uint32, mode="r") if path.stat().st_size else np.zeros(0, np.uint32)
-    return TextDomain(tokens, length)
+    return TextDomain(numbers(path, np.uint32), length)
 
 
 def _pack(path: Path, model: Checkpoint, length: int, folder: Path) -> None:

@@ -12,6 +12,11 @@ import numpy as np
 Tokens = np.ndarray[tuple[int], np.dtype[np.uint32]]
 
 
+def numbers(path: Path, kind: type) -> np.ndarray:
+    """A file of numbers, read as they are needed; an empty one cannot be mapped."""
+    return np.memmap(path, dtype=kind, mode="r") if path.stat().st_size else np.zeros(0, kind)
+
+
 @dataclass(frozen=True)
 class Sample:
     """One sequence. S tokens, P of them `asked`: the token after each is to be predicted. Of the target's most likely K, None
@@ -70,9 +75,7 @@ class RowDomain:
 
     def __init__(self, folder: Path, length: int) -> None:
         def column(name: str, kind: type, *shape: int) -> np.ndarray:
-            path = folder / name
-            flat = np.memmap(path, dtype=kind, mode="r") if path.stat().st_size else np.zeros(0, kind)
-            return flat.reshape(-1, *shape)
+            return numbers(folder / name, kind).reshape(-1, *shape)
 
         self._tokens_MS = column("tokens", np.uint32, length)
         self._rows_MS = column("rows", np.uint32, length)
