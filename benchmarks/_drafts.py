@@ -14,14 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._evidence import Lab
 from draftsmith import api
-from draftsmith.core.keep_plans import KeepPlan
-from draftsmith.core.shapes import model_shape
-from draftsmith.core.store import read_json
 from draftsmith.core.trace import TraceReader, TraceRow
-from draftsmith.training.surgery import cut
 
 _SEED = 1234
-_SHALLOWEST = 5  # layers, that the search for cuts goes down to
 _TUNE_SETTINGS: dict[str, Any] = {
     "split": "probe",
     "num_prompts": 8,
@@ -87,23 +82,27 @@ def layer_cut(lab: Lab) -> Path:
 
 
 def depth_cut(lab: Lab, layers: int) -> Path:
-    """The target with so many of its layers, chosen by `draftsmith prune` without training; one search serves all depths."""
+    """The target with so many of its layers, chosen by `draftsmith prune` without training."""
     folder = lab.drafts / f"smollm2-depth-{layers}"
     if folder.exists():
         return folder
-    trace = _tuning_trace(lab, "smollm2")
     kept = api.prune(
         source=lab.smollm2,
-        trace=trace,
-        shape={"layers": _SHALLOWEST},
+        trace=_tuning_trace(lab, "smollm2"),
+        shape={"layers": layers},
         num_rows=12,
         engine={"dtype": "bfloat16", "threads": 2},
         store=lab.drafts / "tuning",
     )
-    (chosen, *_) = read_json(kept.folder / "0-depth" / f"{layers:03d}-layers.json")
-    whole = KeepPlan.everything(model_shape(lab.smollm2))
-    staying = tuple(layer for layer in whole.layers if layer.index in chosen["layers"])
-    return cut(lab.smollm2, whole.model_copy(update={"layers": staying}), folder)
+    return copied(kept.folder / "model", folder)
+
+
+def copied(model: Path, folder: Path) -> Path:
+    """A checkpoint under a name that people know it by; whole, or not there."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(model, partial)
+    return partial.rename(folder)
 
 
 def _tuning_trace(lab: Lab, of: str) -> Path:

@@ -3,17 +3,19 @@
 They take hours; every part resumes. They lie in DRAFTSMITH_LAB/drafts, by name, and later work takes them from there."""
 
 import json
-import shutil
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks._drafts import copied
 from benchmarks._evidence import Lab, open_lab
 from draftsmith import api
 
 HOURS = {"tinyllama": 7.0, "smollm2": 2.5}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
+_DEEP = "deep and thin, equal parameters"
 _PROMPTS = {"tinyllama": 500, "smollm2": 1000}
 
 
@@ -39,6 +41,7 @@ def forged(lab: Lab, name: str) -> Forged:
         context=256,
         train_prompts=8 if lab.quick else _PROMPTS[name],
         held_prompts=4 if lab.quick else 32,
+        live_prompts=2,  # `headline` runs them live on more
         max_new_tokens=16 if lab.quick else 200,
         learning={"batch": 16, "micro_batch": 4, "length": 512, "save_every": 20},
         first_steps=2 if lab.quick else 20,
@@ -49,9 +52,9 @@ def forged(lab: Lab, name: str) -> Forged:
     )
     paths = {one.name: _named(lab, name, one.name, one.fingerprint, store) for one in made.record.contenders}
     record = made.record.model_dump(mode="json")
-    deep, draft = paths["deep and thin, equal parameters"], paths["forged"]
-    assert draft is not None
-    assert deep is not None
+    draft, deep = paths["forged"], paths.get(_DEEP)
+    if draft is None or deep is None:
+        sys.exit(f"the best draft of {name} has more than a quarter of its layers: none is four times as deep")
     return Forged(draft, paths.get("forged, fewer output rows"), deep, record)
 
 
@@ -67,8 +70,7 @@ def _named(lab: Lab, target: str, name: str, fingerprint: str | None, store: Pat
             for path in sorted((store / kind).glob("*/record.json"))
             if json.loads(path.read_text())["fingerprint"] == fingerprint
         )
-        shutil.copytree(found, folder.with_name(f"{folder.name}.partial"))
-        folder.with_name(f"{folder.name}.partial").rename(folder)
+        copied(found, folder)
     return folder
 
 

@@ -392,7 +392,8 @@ def forge(
     ] = None,
     context: Annotated[int | None, typer.Option(help="Context length to time steps at.")] = None,
     train_prompts: Annotated[int | None, typer.Option(help="Prompts of each data set to learn from.")] = None,
-    held_prompts: Annotated[int | None, typer.Option(help="Prompts of each data set to judge by.")] = None,
+    held_prompts: Annotated[int | None, typer.Option(help="Prompts of each data set to replay meanwhile.")] = None,
+    live_prompts: Annotated[int | None, typer.Option(help="Prompts of each data set to run live in the end.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to record for each prompt.")] = None,
     loss: Annotated[str | None, typer.Option(help="What training makes small; forward_kl if nothing is said.")] = None,
     draft: Annotated[list[str] | None, typer.Option(help="Another draft to run beside it; may be given several times.")] = None,
@@ -415,7 +416,7 @@ def forge(
     settings = {
         "target": target, "source": source, "datasets": tuple(dataset) if dataset else None, "data": data,
         "hours": _hours(budget), "batches": _pairs(batch, "--batch"), "context": context, "train_prompts": train_prompts,
-        "held_prompts": held_prompts, "max_new_tokens": max_new_tokens, "loss": loss,
+        "held_prompts": held_prompts, "live_prompts": live_prompts, "max_new_tokens": max_new_tokens, "loss": loss,
         "drafts": tuple(draft) if draft else None, "deep_thin": deep_thin,
         "engine": _engine(engine, dtype, batch_size, threads, tensor_parallel, max_model_len, trust_remote_code, quantization),
     }  # fmt: skip

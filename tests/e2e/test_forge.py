@@ -22,6 +22,7 @@ SETTINGS = """
 context: 16
 train_prompts: 120
 held_prompts: 12
+live_prompts: 6
 max_new_tokens: 24
 first_steps: 5
 shapes_tried: [3, 1]

@@ -1,5 +1,6 @@
 """What a pruner must offer, and what it is asked. Paths, shapes, plans and recorded rows; tensors stay inside the plugin."""
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from draftsmith.core.trace import TraceRow
 from draftsmith.core.vocabulary import Vocabulary
 
 _PATIENCE = 6 * 3600  # seconds
+_UNFINISHED = "unfinished"
 
 
 class WantedShape(StrictConfig):
@@ -60,8 +62,14 @@ class PruneJob:
     sampling: Sampling
     vocabulary: Vocabulary  # of the target: a draft must mean the same strings
     engine: EngineConfig
-    scratch: Path  # where a pruner may keep what it has found so far, to go on from it after an interruption
+    scratch: Path  # where a pruner may keep what it has found
+    searches: Path  # the same for what does not hang on the shape wanted, so that other runs can use it
     trace: Path | None = None  # all that was recorded; `rows` are some of it
+
+    @property
+    def unfinished(self) -> Path:
+        """What is kept only to go on from after an interruption: removed once the run has finished."""
+        return self.scratch / _UNFINISHED
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,12 @@ class TrainingCost:
     checkpoint_bytes: int
     tokens: int
     flops_per_token: float
+
+
+def forget_unfinished(run: Path) -> None:
+    """Of a run that has finished: checkpoints of training are several times as large as what it made."""
+    for folder in run.glob(f"*/{_UNFINISHED}"):
+        shutil.rmtree(folder)
 
 
 def wait_for(path: Path) -> None:

@@ -56,7 +56,7 @@ def run_live(ground: Ground, made: Design, drafts: Mapping[str, Path | None], tr
 
 
 def _run(ground: Ground, made: Design, name: str, draft: Path | None, trace: Path) -> Contender:
-    config, split = ground.config, "probe" if trace == ground.probe else "test"
+    config, split = ground.config, "probe" if trace == ground.live_probe else "test"
     lookaheads = ground.decisions.decide(f"lookaheads of {name}", lambda: _lookaheads(ground, made, draft))
     asked = EvaluateLiveConfig(
         trace=str(trace),

@@ -29,8 +29,9 @@ _KEPT = 16  # of the target's most likely tokens, at every place of what is lear
 
 class ForgeConfig(StrictConfig):
     """What to forge a draft for, from which prompts, and in how much time. `shapes_tried`: how many shapes each of the first
-    two rounds trains; `learning` are settings of training, but for its length and its rate, which is one of `rates`. `drafts`
-    are others to run beside it. `tensor_parallel` is what the draft must be divisible by, if not the engine's."""
+    two rounds trains; `learning` are settings of training, but for its length and its rate, which is one of `rates`. Of every
+    data set `held_prompts` are replayed and `live_prompts` run live. `drafts` are others to run beside it. `tensor_parallel` is
+    what the draft must be divisible by, if not the engine's."""
 
     target: str
     source: str | None = None
@@ -41,6 +42,7 @@ class ForgeConfig(StrictConfig):
     context: int = Field(128, ge=1)
     train_prompts: int = Field(2000, ge=1)
     held_prompts: int = Field(48, ge=1)
+    live_prompts: int = Field(8, ge=1)
     max_prompt_tokens: int | None = Field(1024, ge=1)
     max_new_tokens: int = Field(128, ge=2)
     loss: str = "forward_kl"
@@ -85,17 +87,20 @@ class Ground:
     source: Path
     train: Path
     probe: Path
-    test: Path
+    live_probe: Path
+    live_test: Path
     profile: Path
     times: Path
 
 
 def recordings(config: ForgeConfig) -> list[RecordConfig]:
-    """Of the train split with what is learnt from; of the probe and the test split with what is judged by."""
+    """Of the train split with what is learnt from; of the probe split to be replayed, and of both others to be run live, which
+    takes longer and so has fewer prompts."""
     wanted: list[tuple[Split, int, int]] = [
         ("train", config.train_prompts, _KEPT),
         ("probe", config.held_prompts, 0),
-        ("test", config.held_prompts, 0),
+        ("probe", config.live_prompts, 0),
+        ("test", config.live_prompts, 0),
     ]
     return [
         RecordConfig(
@@ -114,11 +119,12 @@ def recordings(config: ForgeConfig) -> list[RecordConfig]:
 
 
 def prepare(config: ForgeConfig, store: Store, folder: Path) -> Ground:
-    """Record all three splits, and time the target and shapes."""
+    """Record the target's output, and time it and shapes."""
     decisions, source = Decisions(folder), find_model(config.source or config.target)
 
-    train, probe, test = (
-        decisions.timed(f"record the {asked.split} split", partial(record, asked, store)) for asked in recordings(config)
+    train, probe, live_probe, live_test = (
+        decisions.timed(f"record {asked.num_prompts} prompts of the {asked.split} split", partial(record, asked, store))
+        for asked in recordings(config)
     )
     common: dict[str, Any] = {
         "batches": tuple(sorted(config.batches)),
@@ -133,7 +139,7 @@ def prepare(config: ForgeConfig, store: Store, folder: Path) -> Ground:
     file.write_text(yaml.safe_dump(shapes_to_time(own, model_shape(source), config.ranks)))
     shapes = ProfileShapesConfig(shapes=str(file), **common)
     times = decisions.timed("time shapes", lambda: profile_shapes(shapes, store))
-    return Ground(config, store, decisions, source, train, probe, test, timed, times)
+    return Ground(config, store, decisions, source, train, probe, live_probe, live_test, timed, times)
 
 
 def shapes_to_time(config: dict[str, Any], shape: Shape, ranks: int = 1) -> dict[str, Any]:

@@ -28,6 +28,7 @@ _SHARES = (0.25, 0.25, 0.5)  # of the time for training: many shapes, some, and 
 _BUSY = 0.85  # of the time for training is spent in steps
 _SEARCH = 0.1  # of the steps, for every learning rate that is tried
 _LEAST_STEPS = 4
+_LOOK_STEPS = 50  # at least, between looks at the probe split: in a short run they would take longer than the training
 _LIVE_SHARE = 0.15  # of the whole time, kept for live runs
 _SIZES = ("layers", "heads", "kv_heads", "hidden", "intermediate")
 
@@ -127,7 +128,7 @@ class Rounds:
             trace=str(ground.train),
             held_out=str(ground.probe),
             loss=config.loss,
-            check_every=max(1, steps // 10),
+            check_every=max(_LOOK_STEPS, steps // 10),
             train={
                 "save_every": max(1, steps // 10),
                 **config.learning,
@@ -184,9 +185,9 @@ class Rounds:
         return 2 if self.ground.config.deep_thin else 1
 
     def _training_seconds(self) -> float:
-        """Of the whole time, what is left for training once everything was recorded and timed, and live runs are seen to."""
+        """What is left for training of the whole time, once everything was recorded, timed and cut, but for live runs."""
         whole = self.ground.config.hours * 3600 * (1 - _LIVE_SHARE)
-        return max(0.0, whole - self.ground.decisions.seconds("record", "time"))
+        return max(0.0, whole - self.ground.decisions.seconds("record", "time", "cut"))
 
     def _flops_per_second(self) -> float:
         """Of what was trained so far, less what cutting and replaying take beside it."""

@@ -52,15 +52,15 @@ def _forge(config: ForgeConfig, store: Store, folder: Path) -> Forged:
     last = rounds.go()
     drafts = contenders(rounds, last)
     ours = {name: draft for name, draft in drafts.items() if name in OURS}
-    tried = run_live(ground, rounds.design(), ours, ground.probe)
+    tried = run_live(ground, rounds.design(), ours, ground.live_probe)
     kept = ground.decisions.decide("kept", lambda: max(ours, key=lambda name: tried[name].speedup))
-    live = run_live(ground, rounds.design(), drafts, ground.test)
+    live = run_live(ground, rounds.design(), drafts, ground.live_test)
     best, chosen, model = live[kept], drafts[kept], folder / "model"
     assert chosen is not None, "what was forged is a model"
     shutil.rmtree(model, ignore_errors=True)
     shutil.copytree(chosen, model)
     return Forged(
-        target=TraceReader(ground.test).record.model,
+        target=TraceReader(ground.live_test).record.model,
         source=ground.source.name,
         engine=config.engine.kind,
         batch=config.batch,

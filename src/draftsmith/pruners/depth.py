@@ -4,6 +4,7 @@ Layers go one by one, each time the one whose loss costs least; a beam keeps sev
 recorded rows, from the layer that is left out on: what lies before it is the same as without it. Where no cut accepts anything
 any more, the likelihood it gives the recorded tokens decides. The `cosine` ranking, which most others use, is a baseline."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -15,6 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from draftsmith.core.checkpoints import model_fingerprint
 from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
@@ -23,7 +25,7 @@ from draftsmith.core.protocols import DraftScore
 from draftsmith.core.pruning import PruneJob
 from draftsmith.core.sampling import DraftMethod
 from draftsmith.core.shapes import Shape
-from draftsmith.core.store import read_json, write_json
+from draftsmith.core.store import digest, read_json, write_json
 from draftsmith.engines._scoring import batches_to_score, real_tokens, score_batch
 from draftsmith.theory.acceptance import replay, row_chances
 from draftsmith.training.sources import Source, load_source, versions
@@ -147,6 +149,15 @@ def _settings(settings: dict[str, Any]) -> DepthSettings:
     return parse_config(DepthSettings, settings, "the settings of the pruner depth")
 
 
+def _notes(job: PruneJob, asked: DepthSettings) -> Path:
+    """Rounds of a search hang on everything but where it ends: cuts to other depths go on from them."""
+    rows = hashlib.sha256()
+    for row in job.rows:
+        rows.update(np.concatenate([row.prompt_ids, row.output_ids]).tobytes() + row.num_output.to_bytes(8, "little"))
+    made_of = [model_fingerprint(job.source), rows.hexdigest(), job.sampling.model_dump(), job.engine.dtype]
+    return job.searches / f"depth-{digest([*made_of, asked.model_dump(), versions()])[:16]}"
+
+
 class _Depth:
     cuts = ("layers",)
     trains = False
@@ -167,7 +178,7 @@ class _Depth:
         if asked.by == "cosine":
             kept = most_turning(judge, source, job.wanted.layers)
         else:
-            kept = best_layers(judge, source.shape.layers, job.wanted.layers, asked.beam, job.scratch)
+            kept = best_layers(judge, source.shape.layers, job.wanted.layers, asked.beam, _notes(job, asked))
         judge.close()
         return so_far.model_copy(update={"layers": tuple(layer for layer in so_far.layers if layer.index in kept)})
 

@@ -75,20 +75,20 @@ class _Distill:
         return {**rest, "teacher": teacher, "train": asked.train.identity(), "text": text_identity(asked.text)}
 
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
-        asked, small = _settings(settings), job.scratch / "cut"
+        asked, small = _settings(settings), job.unfinished / "cut"
         run = asked.train
         checkpoint = checked(job, run.length)
         with world() as ranks:
             shares(run, ranks.size)
             if ranks.rank == 0 and not small.exists():
                 cut(job.source, so_far, small)
-            samples = open_samples(asked.text, checkpoint, job.scratch / "tokens", run.length, run.seed, ranks)
+            samples = open_samples(asked.text, checkpoint, job.unfinished / "tokens", run.length, run.seed, ranks)
             _check_taught(asked, samples)
             student = load_sharded(small, ranks, run.precision, run.save_activations, run.compile)
             lesson = _lesson(asked, job, samples, ranks)
             with TrainingNotes(job.scratch, ranks) as notes:
                 check = _check(asked, student, checkpoint, ranks)
-                if not train(student, lesson, run, ranks, job.scratch / "checkpoints", note=notes.add, check=check):
+                if not train(student, lesson, run, ranks, job.unfinished / "checkpoints", note=notes.add, check=check):
                     raise SystemExit(STOPPED)
         return so_far
 
@@ -101,8 +101,8 @@ class _Distill:
         return replace(cost, memory_bytes={**cost.memory_bytes, "teacher": teacher})
 
     def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
-        small = job.scratch / "cut"
-        cut_trained(small, job.scratch / "checkpoints", KeepPlan.everything(model_shape(small)), folder)
+        small = job.unfinished / "cut"
+        cut_trained(small, job.unfinished / "checkpoints", KeepPlan.everything(model_shape(small)), folder)
 
 
 def _lesson(asked: DistillSettings, job: PruneJob, samples: Samples, ranks: World) -> Lesson:

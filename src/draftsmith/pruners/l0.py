@@ -111,13 +111,14 @@ class _L0:
         checkpoint = checked(job, run.length)
         with world() as ranks:
             share, size = shares(run, ranks.size)
-            samples = open_samples(asked.text, checkpoint, job.scratch / "tokens", run.length, run.seed, ranks)
+            samples = open_samples(asked.text, checkpoint, job.unfinished / "tokens", run.length, run.seed, ranks)
             source = load_sharded(job.source, ranks, run.precision, run.save_activations, run.compile)
             gates = Gates(source.shape, job.wanted, run.seed)
             hooks = MaskHooks(source.model, source.layout, source.shape, gates.masks(gates.noise(0, 0)).to(ranks.device))
             task = L0Task(gates, hooks, asked, share // size, ranks)
             with TrainingNotes(job.scratch, ranks) as notes:
-                if not train(source, Lesson(samples, ranks.device), run, ranks, job.scratch / "checkpoints", task, notes.add):
+                lesson, checkpoints = Lesson(samples, ranks.device), job.unfinished / "checkpoints"
+                if not train(source, lesson, run, ranks, checkpoints, task, notes.add):
                     raise SystemExit(STOPPED)
             return gates.plan()
 
@@ -125,7 +126,7 @@ class _L0:
         return training_cost(source, _settings(settings).train, ranks, masked_to=wanted)
 
     def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
-        cut_trained(job.source, job.scratch / "checkpoints", plan, folder)
+        cut_trained(job.source, job.unfinished / "checkpoints", plan, folder)
 
 
 PLUGIN = _L0()

@@ -17,7 +17,7 @@ from draftsmith.core.errors import ConfigError
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
 from draftsmith.core.protocols import EngineConfig
-from draftsmith.core.pruning import PruneJob, Pruner, wait_for
+from draftsmith.core.pruning import PruneJob, Pruner, forget_unfinished, wait_for
 from draftsmith.core.records import DistilledCheckpoint, LearningPoint
 from draftsmith.core.sampling import DraftMethod
 from draftsmith.core.shapes import model_shape
@@ -64,9 +64,16 @@ def distill(config: DistillConfig, store: Store) -> Path:
     began, first = time.monotonic(), os.environ.get("RANK", "0") == "0"
     if first:
         run.begin(distiller.versions())
-    engine = EngineConfig(trust_remote_code=config.trust_remote_code)
-    scratch = run.path / "training"
-    job = PruneJob(student, shape, (), trace.record.sampling, trace.vocabulary(), engine, scratch)
+    job = PruneJob(
+        source=student,
+        wanted=shape,
+        rows=(),
+        sampling=trace.record.sampling,
+        vocabulary=trace.vocabulary(),
+        engine=EngineConfig(trust_remote_code=config.trust_remote_code),
+        scratch=run.path / "training",
+        searches=store.root / "searches",
+    )
     everything = KeepPlan.everything(shape)
     distiller.plan(job, everything, settings)
     if first:
@@ -75,7 +82,7 @@ def distill(config: DistillConfig, store: Store) -> Path:
     if not first:
         wait_for(run.path / "record.json")
         return run.path
-    curve = _curve(scratch / "training.jsonl")
+    curve = _curve(job.scratch / "training.jsonl")
     record = DistilledCheckpoint(
         student=student.name,
         student_fingerprint=fingerprint,
@@ -90,6 +97,7 @@ def distill(config: DistillConfig, store: Store) -> Path:
         fingerprint=model_fingerprint(run.path / "model"),
     )
     run.finish(record, time.monotonic() - began)
+    forget_unfinished(run.path)
     return run.path
 
 

@@ -17,7 +17,7 @@ from draftsmith.core.families import family_of, is_computed, split_name
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
 from draftsmith.core.protocols import EngineConfig
-from draftsmith.core.pruning import PruneJob, Pruner, PrunerChoice, WantedShape, wait_for
+from draftsmith.core.pruning import PruneJob, Pruner, PrunerChoice, WantedShape, forget_unfinished, wait_for
 from draftsmith.core.records import PrunedCheckpoint
 from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import Store, read_json, write_json
@@ -61,8 +61,17 @@ def prune(config: PruneConfig, store: Store) -> Path:
     began, first = time.monotonic(), os.environ.get("RANK", "0") == "0"
     if first:
         run.begin(chain[-1][1].versions())
-    rows = _rows(trace, config.num_rows)
-    job = PruneJob(source, wanted, rows, trace.record.sampling, trace.vocabulary(), config.engine, run.path, trace.folder)
+    job = PruneJob(
+        source=source,
+        wanted=wanted,
+        rows=_rows(trace, config.num_rows),
+        sampling=trace.record.sampling,
+        vocabulary=trace.vocabulary(),
+        engine=config.engine,
+        scratch=run.path,
+        searches=store.root / "searches",
+        trace=trace.folder,
+    )
     layers_kept = _run_chain(chain, job, run.path, first)
     if not first:
         wait_for(run.path / "record.json")
@@ -78,6 +87,7 @@ def prune(config: PruneConfig, store: Store) -> Path:
         fingerprint=model_fingerprint(run.path / "model"),
     )
     run.finish(record, time.monotonic() - began)
+    forget_unfinished(run.path)
     return run.path
 
 

@@ -1,5 +1,6 @@
 """Where training text comes from: files or recorded traces, many domains, made ready once by the first rank."""
 
+import hashlib
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from draftsmith.training.samples import Domain, RowDomain, Sample, TextDomain, T
 
 _DOCUMENTS = 256  # tokenised at once
 _SUFFIXES = (".jsonl", ".txt")
+_SAMPLE_BYTES = 1 << 20
 
 
 class TextSource(StrictConfig):
@@ -31,14 +33,25 @@ class TextSource(StrictConfig):
     weight: float = Field(1.0, gt=0)
 
     def stamp(self) -> list[Any]:
-        """What says that the text is still the same: a trace's own fingerprint, or names, sizes and times of files."""
+        """What says that the text is still the same, wherever it was copied to: a trace's own fingerprint, or names, sizes and
+        samples of files."""
         if self.is_trace:
             return [TraceReader(Path(self.path)).record.fingerprint]
-        return [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in _files(Path(self.path))]
+        return [(one.name, one.stat().st_size, _sampled(one)) for one in _files(Path(self.path))]
 
     @property
     def is_trace(self) -> bool:
         return (Path(self.path) / "record.json").exists()
+
+
+def _sampled(path: Path) -> str:
+    """Digest of the beginning, the middle and the end: a corpus may be too large to be read just to be named."""
+    total, size = hashlib.sha256(), path.stat().st_size
+    with path.open("rb") as file:
+        for at in (0, (size - _SAMPLE_BYTES) // 2, size - _SAMPLE_BYTES):
+            file.seek(max(0, at))
+            total.update(file.read(_SAMPLE_BYTES))
+    return total.hexdigest()[:32]
 
 
 def _files(path: Path) -> list[Path]:

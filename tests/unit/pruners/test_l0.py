@@ -128,5 +128,5 @@ def test_distillation_trains_what_the_others_left(tmp_path: Path) -> None:
     assert model_shape(tmp_path / "model") == asked.wanted
     steps = [json.loads(line) for line in (tmp_path / "distill" / "training.jsonl").read_text().splitlines()]
     assert steps[-1]["loss"] < steps[0]["loss"]
-    before, after = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("distill/cut", "model"))
+    before, after = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("distill/unfinished/cut", "model"))
     assert not torch.equal(before.lm_head.weight, after.lm_head.weight)

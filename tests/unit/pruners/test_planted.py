@@ -48,7 +48,8 @@ def job(source: Path, scratch: Path, **wanted: int) -> PruneJob:
     ]
     shape = model_shape(source)
     kept = wanted.pop("vocabulary", shape.vocabulary)
-    return PruneJob(source, shape.model_copy(update=wanted).with_rows(kept), rows, Sampling(), vocabulary, ENGINE, scratch)
+    smaller = shape.model_copy(update=wanted).with_rows(kept)
+    return PruneJob(source, smaller, rows, Sampling(), vocabulary, ENGINE, scratch, scratch / "searches")
 
 
 def names(model_type: str) -> tuple[str, str, str]:

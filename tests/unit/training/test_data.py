@@ -1,5 +1,6 @@
 """Packed text: every token once a round, domains in their shares, and any sequence from its number alone."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -77,6 +78,14 @@ class TestTokenising:
             assert len(list((tmp_path / "kept").iterdir())) == 1
         file.write_text('{"text": "w1 w1"}\n')
         assert self.tokens(file, model, tmp_path / "kept") == [5, 5, 2]
+
+    def test_text_is_the_same_wherever_it_lies(self, tmp_path: Path) -> None:
+        for folder in ("here", "there", "changed"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "text.txt").write_text("w1 w2" if folder != "changed" else "w1 w3")
+        os.utime(tmp_path / "there" / "text.txt", (0, 0))
+        here, there, changed = (TextSource(path=str(tmp_path / one)).stamp() for one in ("here", "there", "changed"))
+        assert here == there != changed
 
     def test_a_line_without_text_is_refused(self, tmp_path: Path, model: Checkpoint) -> None:
         (tmp_path / "a.jsonl").write_text('{"words": "w1"}\n')
