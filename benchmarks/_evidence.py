@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 from draftsmith import api
 from draftsmith.core.provenance import collect
-from draftsmith.core.store import write_json
+from draftsmith.core.store import read_json, write_json
 from draftsmith.core.trace import TraceReader, TraceRow
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,8 +35,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Lab:
-    """Where the real models and data sets are, and whether only a slice is wanted."""
+    """Where the real models and data sets are, where a benchmark keeps what it made, and whether only a slice is wanted."""
 
+    name: str
     models: Path
     data: Path
     store: Path
@@ -57,6 +59,18 @@ class Lab:
     def drafts(self) -> Path:
         return self.models / "drafts"
 
+    @property
+    def cells(self) -> Path:
+        """What was measured so far, until the figure is published."""
+        return self.store / "cells" / self.name
+
+    def kept(self, cell: str, measure: Callable[[], Any]) -> Any:
+        """A cell as JSON has it: measured now, or before the benchmark was cut off."""
+        path = self.cells / f"{cell}.json"
+        if not path.exists():
+            write_json(path, json.loads(json.dumps(measure(), default=float)))
+        return read_json(path)
+
 
 def _folder(variable: str) -> Path:
     value = os.environ.get(variable)
@@ -65,10 +79,10 @@ def _folder(variable: str) -> Path:
     return Path(value).resolve()
 
 
-def open_lab(quick: bool) -> Lab:
+def open_lab(name: str, quick: bool) -> Lab:
     """As the environment says where it is."""
     store = Path(os.environ.get("DRAFTSMITH_STORE", ROOT / "runs"))
-    return Lab(_folder("DRAFTSMITH_LAB"), _folder("DRAFTSMITH_DATA"), store / ("quick" if quick else "benchmarks"), quick)
+    return Lab(name, _folder("DRAFTSMITH_LAB"), _folder("DRAFTSMITH_DATA"), store / ("quick" if quick else "benchmarks"), quick)
 
 
 def short_prompts(lab: Lab, num_prompts: int, max_new_tokens: int, engine: dict[str, Any]) -> list[TraceRow]:
@@ -91,7 +105,7 @@ def run(name: str, measure: Callable[[Lab], Result]) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=measure.__doc__)
     parser.add_argument("--quick", action="store_true", help="a slice of the same workload; its result is not published")
     quick = parser.parse_args().quick
-    lab = open_lab(quick)
+    lab = open_lab(name, quick)
     result = measure(lab)
     provenance = collect({}).model_dump(mode="json", exclude={"inputs", "seconds", "command"})
     published = {
@@ -101,5 +115,6 @@ def run(name: str, measure: Callable[[Lab], Result]) -> None:
     }
     folder = lab.store / "results" if quick else RESULTS
     write_json(folder / f"{name}.json", json.loads(json.dumps(published, default=float)))
+    shutil.rmtree(lab.cells, ignore_errors=True)
     print(f"{name}: {result.value} {result.unit} (goal: {result.goal}) {'holds' if result.holds else 'MISSED'}")
     sys.exit(0 if result.holds else 1)

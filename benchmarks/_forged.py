@@ -15,6 +15,8 @@ from draftsmith import api
 
 HOURS = {"tinyllama": 7.0, "smollm2": 2.5}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
+_DATASETS = ("hellaswag", "mmlu", "chat")
+_ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 32}
 _DEEP = "deep and thin, equal parameters"
 _PROMPTS = {"tinyllama": 500, "smollm2": 1000}
 
@@ -31,23 +33,22 @@ class Forged:
 
 def forged(lab: Lab, name: str) -> Forged:
     """Built on first use."""
-    target: Path = getattr(lab, name)
-    store = lab.drafts / ("quick-forge" if lab.quick else "forge")
+    store = _store(lab)
     made = api.forge(
-        target=target,
-        datasets=("hellaswag", "mmlu", "chat"),
+        target=getattr(lab, name),
+        datasets=_DATASETS,
         data=lab.data,
         hours=0.05 if lab.quick else HOURS[name],
         context=256,
-        train_prompts=8 if lab.quick else _PROMPTS[name],
+        train_prompts=_train_prompts(lab, name),
         held_prompts=4 if lab.quick else 32,
         live_prompts=2,  # `headline` runs them live on more
-        max_new_tokens=16 if lab.quick else 200,
+        max_new_tokens=_new_tokens(lab),
         learning={"batch": 16, "micro_batch": 4, "length": 512, "save_every": 20},
         first_steps=2 if lab.quick else 20,
         timing={"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 16, "min_rounds": 4, "max_rounds": 8},
         tensor_parallel=TENSOR_PARALLEL[name],
-        engine={"dtype": "bfloat16", "threads": 2, "batch_size": 32},
+        engine=_ENGINE,
         store=store,
     )
     paths = {one.name: _named(lab, name, one.name, one.fingerprint, store) for one in made.record.contenders}
@@ -56,6 +57,34 @@ def forged(lab: Lab, name: str) -> Forged:
     if draft is None or deep is None:
         sys.exit(f"the best draft of {name} has more than a quarter of its layers: none is four times as deep")
     return Forged(draft, paths.get("forged, fewer output rows"), deep, record)
+
+
+def learnt_from(lab: Lab, name: str) -> Path:
+    """What the target wrote for the forged draft to learn, as `forge` recorded it."""
+    return api.record(
+        target=getattr(lab, name),
+        datasets=_DATASETS,
+        data=lab.data,
+        split="train",
+        num_prompts=_train_prompts(lab, name),
+        max_prompt_tokens=1024,
+        max_new_tokens=_new_tokens(lab),
+        top_logprobs=16,
+        engine=_ENGINE,
+        store=_store(lab),
+    ).folder
+
+
+def _store(lab: Lab) -> Path:
+    return lab.drafts / ("quick-forge" if lab.quick else "forge")
+
+
+def _train_prompts(lab: Lab, name: str) -> int:
+    return 8 if lab.quick else _PROMPTS[name]
+
+
+def _new_tokens(lab: Lab) -> int:
+    return 16 if lab.quick else 200
 
 
 def _named(lab: Lab, target: str, name: str, fingerprint: str | None, store: Path) -> Path | None:
@@ -76,7 +105,7 @@ def _named(lab: Lab, target: str, name: str, fingerprint: str | None, store: Pat
 
 def main() -> None:
     """Build all of them, and say how long it took."""
-    lab = open_lab(quick=False)
+    lab = open_lab("lab-drafts", quick=False)
     for name in ("smollm2", "tinyllama"):
         began = time.monotonic()
         made = forged(lab, name)

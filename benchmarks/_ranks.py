@@ -5,7 +5,6 @@ python -m torch.distributed.run --standalone --nproc-per-node=2 -m benchmarks._r
 import hashlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._evidence import ROOT
+from benchmarks._memory import peak_bytes, resident_bytes
 
 
 def start(job: dict[str, Any], ranks: int, may_die: bool = False) -> dict[str, Any] | None:
@@ -54,9 +54,9 @@ def main(path: str) -> None:
     torch.set_num_threads(1)
     settings, source, folder = TrainSettings(**job["train"]), Path(job["source"]), Path(job["folder"])
     text = {name: TextSource(**one) for name, one in job["text"].items()}
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with world() as ranks:
         samples = open_samples(text, Checkpoint(source, False), folder / "tokens", settings.length, settings.seed, ranks)
+        before = resident_bytes()
         loaded = load_sharded(source, ranks, settings.precision, settings.save_activations)
         task = None
         if job.get("wanted"):
@@ -66,10 +66,10 @@ def main(path: str) -> None:
             task = L0Task(gates, hooks, L0Settings(text=text, train=settings), share // size, ranks)
         losses: dict[int, float] = {}
         seconds: list[float] = []
-        last = [time.perf_counter()]
+        last, peak = [time.perf_counter()], [before]
 
         def note(step: int, values: dict[str, float]) -> None:
-            losses[step] = values["loss"]
+            losses[step], peak[0] = values["loss"], peak_bytes()  # of steps: a checkpoint's copy comes after the last of them
             seconds.append(time.perf_counter() - last[0])
             if job.get("kill") == [ranks.rank, step]:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -79,9 +79,8 @@ def main(path: str) -> None:
         total = hashlib.sha256()
         for name, weight in sorted(loaded.model.named_parameters()):
             total.update(name.encode() + weight.full_tensor().detach().numpy().tobytes())
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if ranks.rank == 0:
-            said = {"losses": losses, "weights": total.hexdigest(), "seconds": seconds, "peak_kb": peak - before}
+            said = {"losses": losses, "weights": total.hexdigest(), "seconds": seconds, "peak_bytes": peak[0] - before}
             (folder / "said.json").write_text(json.dumps(said))
 
 

@@ -19,8 +19,8 @@ def recorded(lab: Lab, target: Path, split: str, datasets: tuple[str, ...], num_
         data=lab.data,
         split=split,
         num_prompts=4 if lab.quick else num_prompts,
-        store=lab.store,
         **{
+            "store": lab.store,
             "max_prompt_tokens": 1024,
             "max_new_tokens": 16 if lab.quick else 128,
             "engine": {"kind": "transformers", "dtype": "bfloat16", "threads": 2, "batch_size": 32},

@@ -1,6 +1,7 @@
 """What masks cost: a step of l0 against a plain step of the same source on the same ranks, in turns."""
 
 import shutil
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ def measure(lab: Lab) -> Result:
     wanted = {"layers": 5, "heads": 6, "kv_heads": 2, "hidden": 384, "intermediate": 1024}
     kinds: dict[str, dict[str, Any]] = {"plain": {}, "masked": {"wanted": wanted}}
     pairs = []
-    for _ in range(2 if lab.quick else PAIRS):
-        pairs.append({name: _step_seconds({**job, **more}) for name, more in kinds.items()})
+    for turn in range(2 if lab.quick else PAIRS):
+        order = list(kinds) if turn % 2 else list(kinds)[::-1]
+        pairs.append(lab.kept(f"pair-{turn}", partial(_pair, {name: {**job, **kinds[name]} for name in order})))
         print(pairs[-1], flush=True)
     ratios = [pair["masked"] / pair["plain"] for pair in pairs]
     low, middle, high = (float(np.percentile(ratios, q)) for q in (10, 50, 90))
@@ -37,8 +39,12 @@ def measure(lab: Lab) -> Result:
     )
 
 
+def _pair(jobs: dict[str, dict[str, Any]]) -> dict[str, float]:
+    return {name: _step_seconds(job) for name, job in jobs.items()}
+
+
 def _step_seconds(job: dict[str, Any]) -> float:
-    """The median step of a run; its first is warm-up, its last has a checkpoint."""
+    """The median step of a run; its first is warm-up."""
     shutil.rmtree(job["folder"], ignore_errors=True)
     said = start(job, RANKS)
     assert said is not None

@@ -7,7 +7,6 @@ from typing import Any
 
 from benchmarks._evidence import Lab, Result, run
 from benchmarks._ranks import start
-from benchmarks._text import own_text, text_of
 from draftsmith import api
 
 _LLAMA: dict[str, Any] = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
@@ -61,16 +60,16 @@ def _large(lab: Lab, name: str, ranks: int) -> dict[str, Any]:
 
 
 def _small(lab: Lab) -> dict[str, Any]:
-    trace = own_text(lab, lab.smollm2, 64, 96)
+    web = lab.data / "redpajama_sample" / "sample_wiki1.jsonl"
     train = {"steps": 3, "batch": 4, "micro_batch": 2, "length": 256, "precision": "float32", "save_every": 1000}
-    settings = {"text": text_of(trace), "train": train}
+    settings = {"text": {"web": {"path": str(web)}}, "train": train}
     pruners = [{"kind": "l0", "settings": settings}]
     plan = api.plan_training(source=lab.smollm2, shape={"layers": 5}, pruners=pruners, ranks=2, store=lab.store).record
     folder = lab.store / "training_plan" / "small"
     shutil.rmtree(folder, ignore_errors=True)
     said = start({"source": str(lab.smollm2), "folder": str(folder), "wanted": {"layers": 5}, **settings}, 2)
     assert said is not None
-    real = 1024 * said["peak_kb"]
+    real = said["peak_bytes"]
     error = plan.peak_bytes / real - 1
     return {"planned_bytes": plan.peak_bytes, "real_bytes": real, "error": error, "by_kind": plan.memory_bytes}
 
