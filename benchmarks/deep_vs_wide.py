@@ -40,7 +40,11 @@ def measure(lab: Lab) -> Result:
         spread="standard errors of tokens per step and of step times are in the details",
         workload="SmolLM2-135M-Instruct by l0 and recovery, TinyLlama-1.1B by depth, width and recovery; RedPajama sample and "
         "recorded output of the train split; HellaSwag, MMLU and chat of the test split, greedy, transformers, bf16",
-        details={"drafts": drafts, "wide against deep": verdicts},
+        details={
+            "drafts": drafts,
+            "wide against deep": verdicts,
+            "what holds here": {target: _says(one) for target, one in verdicts.items()},
+        },
     )
 
 
@@ -155,6 +159,20 @@ def _last_loss(folder: Path) -> float:
     losses = [json.loads(line)["loss"] for line in notes.read_text().splitlines()]
     last = losses[-max(1, len(losses) // 10) :]
     return float(sum(last) / len(last))
+
+
+def _says(verdict: dict[str, float]) -> list[str]:
+    """The three statements of the paper about drafts of equal size, each with what was found."""
+    return [
+        f"the shallow one drafts faster: {_holds(verdict['draft latency'] < 1)}, {verdict['draft latency']:.2f} x the time a token",
+        f"the deep one is accepted more: {_holds(verdict['tokens per step at lookahead 3'] < 1)}, the shallow one has "
+        f"{verdict['tokens per step at lookahead 3']:.2f} x its tokens per step at lookahead 3",
+        f"the shallow one is faster in all: {_holds(verdict['throughput'] > 1)}, {verdict['throughput']:.2f} x its throughput",
+    ]
+
+
+def _holds(found: bool) -> str:
+    return "holds" if found else "does not hold"
 
 
 def _targets(drafts: list[dict[str, Any]]) -> list[str]:
