@@ -163,11 +163,11 @@ def _last_loss(folder: Path) -> float:
 
 def _says(verdict: dict[str, float]) -> list[str]:
     """The three statements of the paper about drafts of equal size, each with what was found."""
+    latency, tokens, throughput = (verdict[name] for name in ("draft latency", "tokens per step at lookahead 3", "throughput"))
     return [
-        f"the shallow one drafts faster: {_holds(verdict['draft latency'] < 1)}, {verdict['draft latency']:.2f} x the time a token",
-        f"the deep one is accepted more: {_holds(verdict['tokens per step at lookahead 3'] < 1)}, the shallow one has "
-        f"{verdict['tokens per step at lookahead 3']:.2f} x its tokens per step at lookahead 3",
-        f"the shallow one is faster in all: {_holds(verdict['throughput'] > 1)}, {verdict['throughput']:.2f} x its throughput",
+        f"the shallow one drafts faster: {_holds(latency < 1)}, {latency:.2f} x the time of the deep one",
+        f"the deep one is accepted more: {_holds(tokens < 1)}, {tokens:.2f} x its tokens per step by the shallow one",
+        f"the shallow one is faster in all: {_holds(throughput > 1)}, {throughput:.2f} x the throughput of the deep one",
     ]
 
 
