@@ -110,6 +110,7 @@ def run(name: str, measure: Callable[[Lab], Result]) -> None:
     provenance = collect({}).model_dump(mode="json", exclude={"inputs", "seconds", "command"})
     published = {
         **asdict(result),
+        "holds": bool(result.holds),
         "command": f"python -m benchmarks.{name}" + (" --quick" if quick else ""),
         "provenance": provenance,
     }
