@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks._evidence import ROOT
 from benchmarks._memory import peak_bytes, resident_bytes
 
 
-def start(job: dict[str, Any], ranks: int, may_die: bool = False) -> dict[str, Any] | None:
+def start(
+    job: dict[str, Any], ranks: int, may_die: bool = False, environment: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any] | None:
     """Run a job on so many ranks, one thread each, and return what the first rank says of it; None if it was killed."""
     folder = Path(job["folder"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -26,7 +30,7 @@ def start(job: dict[str, Any], ranks: int, may_die: bool = False) -> dict[str, A
     done = subprocess.run(
         [sys.executable, *launch, str(folder / "job.json")],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
     )

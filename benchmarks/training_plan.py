@@ -24,6 +24,8 @@ SOURCES: dict[str, dict[str, int]] = {
         "num_key_value_heads": 8, "vocab_size": 128256,
     },
 }  # fmt: skip
+# The C library keeps freed blocks below 32 MB for later; told to give them back, what a process holds is what it uses.
+HEAPS = {"in use": {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}, "with freed blocks that are kept": {}}
 RUNS = (("llama-7b", 8), ("llama-65b", 64), ("llama-65b", 512), ("llama-3.1-70b", 64), ("llama-3.1-70b", 512))
 
 
@@ -31,13 +33,15 @@ def measure(lab: Lab) -> Result:
     """Plans of large runs, and the peak memory of a small one against its plan."""
     plans = [_large(lab, *one) for one in (RUNS[:1] if lab.quick else RUNS)]
     small = _small(lab)
+    peaks = small["real_bytes"]
     return Result(
         claim="--plan says what training takes on ranks that are not there; a real small run keeps to it",
         value=f"{100 * small['error']:+.1f}%",
-        unit="predicted against real peak memory of a rank",
+        unit="predicted against real peak of the memory in use by a rank",
         goal="within 10%",
         holds=abs(small["error"]) <= 0.10,
-        spread="none: one run, its memory as the operating system counts it",
+        spread="none: one run, its memory in use as the operating system counts it; freed blocks that the C library keeps for "
+        f"later make it {peaks['with freed blocks that are kept'] / peaks['in use']:.2f} x that",
         workload="SmolLM2-135M-Instruct on 2 ranks over gloo, 2 x 256 tokens a pass, float32; plans for "
         + ", ".join(f"{name} on {ranks}" for name, ranks in RUNS),
         details={"small": small, "plans": plans},
@@ -66,12 +70,15 @@ def _small(lab: Lab) -> dict[str, Any]:
     pruners = [{"kind": "l0", "settings": settings}]
     plan = api.plan_training(source=lab.smollm2, shape={"layers": 5}, pruners=pruners, ranks=2, store=lab.store).record
     folder = lab.store / "training_plan" / "small"
-    shutil.rmtree(folder, ignore_errors=True)
-    said = start({"source": str(lab.smollm2), "folder": str(folder), "wanted": {"layers": 5}, **settings}, 2)
-    assert said is not None
-    real = said["peak_bytes"]
-    error = plan.peak_bytes / real - 1
-    return {"planned_bytes": plan.peak_bytes, "real_bytes": real, "error": error, "by_kind": plan.memory_bytes}
+    job = {"source": str(lab.smollm2), "folder": str(folder), "wanted": {"layers": 5}, **settings}
+    peaks = {}
+    for name, environment in HEAPS.items():
+        shutil.rmtree(folder, ignore_errors=True)
+        said = start(job, 2, environment=environment)
+        assert said is not None
+        peaks[name] = said["peak_bytes"]
+    error = plan.peak_bytes / peaks["in use"] - 1
+    return {"planned_bytes": plan.peak_bytes, "real_bytes": peaks, "error": error, "by_kind": plan.memory_bytes}
 
 
 if __name__ == "__main__":
