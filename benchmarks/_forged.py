@@ -11,13 +11,13 @@ from typing import Any
 
 from benchmarks._drafts import copied
 from benchmarks._evidence import Lab, open_lab
+from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
+from draftsmith.forge.contest import DEEP, OURS
 
 HOURS = {"tinyllama": 7.0, "smollm2": 2.5}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
-_DATASETS = ("hellaswag", "mmlu", "chat")
 _ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 32}
-_DEEP = "deep and thin, equal parameters"
 _PROMPTS = {"tinyllama": 500, "smollm2": 1000}
 
 
@@ -36,11 +36,11 @@ def forged(lab: Lab, name: str) -> Forged:
     store = _store(lab)
     made = api.forge(
         target=getattr(lab, name),
-        datasets=_DATASETS,
+        datasets=JUDGED,
         data=lab.data,
         hours=0.05 if lab.quick else HOURS[name],
         context=256,
-        train_prompts=_train_prompts(lab, name),
+        train_prompts=4 if lab.quick else _PROMPTS[name],
         held_prompts=4 if lab.quick else 32,
         live_prompts=2,  # `headline` runs them live on more
         max_new_tokens=_new_tokens(lab),
@@ -53,34 +53,21 @@ def forged(lab: Lab, name: str) -> Forged:
     )
     paths = {one.name: _named(lab, name, one.name, one.fingerprint, store) for one in made.record.contenders}
     record = made.record.model_dump(mode="json")
-    draft, deep = paths["forged"], paths.get(_DEEP)
+    whole, trimmed = OURS
+    draft, deep = paths[whole], paths.get(DEEP)
     if draft is None or deep is None:
         sys.exit(f"the best draft of {name} has more than a quarter of its layers: none is four times as deep")
-    return Forged(draft, paths.get("forged, fewer output rows"), deep, record)
+    return Forged(draft, paths.get(trimmed), deep, record)
 
 
 def learnt_from(lab: Lab, name: str) -> Path:
     """What the target wrote for the forged draft to learn, as `forge` recorded it."""
-    return api.record(
-        target=getattr(lab, name),
-        datasets=_DATASETS,
-        data=lab.data,
-        split="train",
-        num_prompts=_train_prompts(lab, name),
-        max_prompt_tokens=1024,
-        max_new_tokens=_new_tokens(lab),
-        top_logprobs=16,
-        engine=_ENGINE,
-        store=_store(lab),
-    ).folder
+    more: dict[str, Any] = {"max_new_tokens": _new_tokens(lab), "top_logprobs": 16, "engine": _ENGINE, "store": _store(lab)}
+    return recorded(lab, getattr(lab, name), "train", JUDGED, _PROMPTS[name], **more)
 
 
 def _store(lab: Lab) -> Path:
     return lab.drafts / ("quick-forge" if lab.quick else "forge")
-
-
-def _train_prompts(lab: Lab, name: str) -> int:
-    return 8 if lab.quick else _PROMPTS[name]
 
 
 def _new_tokens(lab: Lab) -> int:

@@ -1,6 +1,5 @@
 """Does `design` predict? Shapes that were no probes are predicted first, then cut, trained and measured; and its speed."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,8 +56,8 @@ def measure(lab: Lab) -> Result:
         )
         if not lab.quick:
             sys.exit(f"predicted; commit {committed.relative_to(ROOT)} before any of them is trained, and run this again")
-    promised = {json.dumps(one["sizes"]): one["tokens_per_second"] for one in read_json(committed)}
-    predicted = [promised[json.dumps(sizes)] for sizes in unseen]
+    promised = read_json(committed)
+    predicted = [next(one["tokens_per_second"] for one in promised if one["sizes"] == sizes) for sizes in unseen]
     test = recorded(lab, lab.smollm2, "test", ("hellaswag", "chat"), 8, max_prompt_tokens=400, max_new_tokens=96)
     measured = [_measured(lab, taught, test, sizes, steps, common) for sizes in unseen]
     gains = [one["speedup"] for one in measured]

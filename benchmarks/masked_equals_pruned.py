@@ -23,6 +23,10 @@ from draftsmith.training.surgery import cut
 PLANS = 20
 SERVED = 2  # of them, by vLLM, in each kind: starting it takes seconds
 NEW_TOKENS = 24
+_LIMITS = (
+    "rounding: the cut sums fewer terms than the masked model and in another order, and the logits of these sources are about "
+    "8, where float32 has steps of 5e-7 to 1e-6; a test holds both to 1e-5 relative and absolute"
+)
 
 
 def measure(lab: Lab) -> Result:
@@ -39,14 +43,14 @@ def measure(lab: Lab) -> Result:
     served, equal = (sum(row[name] for row in rows) for name in ("served", "served_equal"))
     return Result(
         claim="What is masked computes what is cut, in every family; vLLM loads the cut and writes the same tokens",
-        value=f"{worst:.1e} at worst; keep-everything {'' if same else 'not '}identical; {equal} of {served} as in vLLM",
-        unit="largest difference of a logit, relative to the largest logit",
+        value=f"{absolute:.1e} at worst; keep-everything {'' if same else 'not '}identical; {equal} of {served} as in vLLM",
+        unit="largest difference of a logit",
         goal="within 1e-5 (fp32), keep-everything bit-identical, the same tokens in vLLM",
-        holds=worst <= 1e-5 and same and equal == served,
-        spread=f"none: arithmetic, not timings; the difference itself is {absolute:.1e} at worst",
+        holds=absolute <= 1e-5 and same and equal == served,
+        spread=f"none: arithmetic, not timings; relative to the largest logit it is {worst:.1e} at worst",
         workload=f"{len(rows)} kinds of sources (family, tied or not; 4 layers, 8 heads, 256 hidden, grouped-query where the "
         f"family has it), {rows[0]['plans']} random plans each on all axes, 2 x 48 tokens; {NEW_TOKENS} greedy tokens in vLLM",
-        details={"kinds": rows},
+        details={"kinds": rows, **({"what_limits_it": _LIMITS} if absolute > 1e-5 else {})},
     )
 
 

@@ -82,11 +82,10 @@ def _pass(lab: Lab, target: Path, draft: Path, trace: Path, config: EngineConfig
         for row in rows:
             outcome = live.run([Request(row.prompt_ids, 0)], Limits(row.num_output, ()))
             (one,) = outcome.rows
-            decoding = outcome.decode_seconds is not None
             found.append(
                 {
-                    "tokens": outcome.decode_tokens if decoding else len(one.output_ids),
-                    "seconds": outcome.decode_seconds if decoding else outcome.seconds,
+                    "tokens": outcome.decode_tokens,
+                    "seconds": outcome.decode_seconds,
                     "written": len(one.output_ids),
                     "steps": len(one.step_tokens),
                 }

@@ -25,7 +25,8 @@ from draftsmith.theory.search import deep_equal
 from draftsmith.theory.throughput import StepTable, throughput
 
 OURS = ("forged", "forged, fewer output rows")
-_UNTRAINED, _DEEP, _LOOKUP = "untrained cut", "deep and thin, equal parameters", "prompt lookup"
+DEEP = "deep and thin, equal parameters"
+_UNTRAINED, _LOOKUP = "untrained cut", "prompt lookup"
 _HALVINGS = range(1, 6)  # of the output head
 
 
@@ -37,7 +38,7 @@ def contenders(rounds: Rounds, last: Trained) -> dict[str, Path | None]:
         found[OURS[1]] = trimmed
     found[_UNTRAINED] = last.cut / "model"
     if ground.config.deep_thin and (deep := _deep_thin(rounds, last)):
-        found[_DEEP] = deep
+        found[DEEP] = deep
     found |= {one: find_model(one) for one in ground.config.drafts}
     return {**found, _LOOKUP: None}
 
@@ -45,7 +46,7 @@ def contenders(rounds: Rounds, last: Trained) -> dict[str, Path | None]:
 def check_names(config: ForgeConfig) -> None:
     """Drafts that the user names go by the paths that they were given as."""
     for one in config.drafts:
-        if one in (*OURS, _UNTRAINED, _DEEP, _LOOKUP) or config.drafts.count(one) > 1:
+        if one in (*OURS, _UNTRAINED, DEEP, _LOOKUP) or config.drafts.count(one) > 1:
             raise ConfigError(f"the draft {one!r} has the name of another contender", "give its whole path, and give it once")
 
 
