@@ -26,8 +26,9 @@ def measure(lab: Lab) -> Result:
             contexts=(128,),
             timing={"steps": 6, "min_rounds": 2, "max_rounds": 2}
             if lab.quick
-            else {"steps": 30, "min_rounds": 4, "max_rounds": 8, "tolerance": 0.015},
-            engine={"kind": engine, "dtype": "bfloat16", "threads": 2, "max_model_len": 512, "kv_cache_gb": 1},
+            else {"steps": 6, "min_rounds": 60, "max_rounds": 100, "tolerance": 0.02},
+            at_once_gb=20,
+            engine={"kind": engine, "dtype": "bfloat16", "threads": 2, "max_model_len": 512},
             store=lab.store,
         )
         groups = dict.fromkeys(cell.group for cell in kept.record.cells)

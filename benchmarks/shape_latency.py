@@ -25,8 +25,9 @@ def measure(lab: Lab) -> Result:
             contexts=(CONTEXT,),
             timing={"steps": 6, "min_rounds": 2, "max_rounds": 2}
             if lab.quick
-            else {"steps": 40, "min_rounds": 4, "max_rounds": 8, "tolerance": 0.015},
-            engine={"kind": engine, "dtype": "bfloat16", "threads": 2, "max_model_len": 512, "kv_cache_gb": 1},
+            else {"steps": 6, "min_rounds": 60, "max_rounds": 150, "tolerance": 0.02},
+            at_once_gb=20,
+            engine={"kind": engine, "dtype": "bfloat16", "threads": 2, "max_model_len": 512},
             store=lab.store,
         )
         cells = kept.record.cells
@@ -70,7 +71,7 @@ def measure(lab: Lab) -> Result:
         spread="standard error of a measured step time, median "
         f"{100 * float(np.median([row['measured_error'] for engine in ENGINES for row in details[engine]['unseen']])):.1f}%",
         workload=f"{len(errors)} unseen Llama shapes (depth 1-30, hidden 256-4096, vocabulary 1k-128k, one axis at a time), "
-        f"14 fitted, bf16, batch 1, context {CONTEXT}, plain decoding, shapes visited in turn",
+        f"17 fitted, bf16, batch 1, context {CONTEXT}, plain decoding, shapes visited in turn",
         details=details,
     )
 

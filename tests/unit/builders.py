@@ -348,6 +348,7 @@ class FakeEngine:
     dtype: str = "float32"
     batching: Batching = field(default_factory=lambda: Batching(admission="static", context="longest", clips_lookahead=True))
     idle_draft_is_free: bool = True
+    several_at_once: bool = True
     time_step: Callable[[int, int, int], StepSeconds] = even_step
     timed: list[Timed] = field(default_factory=list)
     made: list[tuple[dict[str, Any], Path, Path | None]] = field(default_factory=list)

@@ -25,7 +25,7 @@ class EngineConfig(StrictConfig):
     batch_size: int = Field(16, ge=1)
     threads: int | None = Field(None, ge=1)
     max_model_len: int | None = Field(None, ge=8)
-    kv_cache_gb: int = Field(2, ge=1)
+    kv_cache_gb: float = Field(2.0, gt=0)
     quantization: str | None = None  # of the target's weights; transformers knows int8, vllm its own methods
     trust_remote_code: bool = False
 
@@ -182,6 +182,7 @@ class Engine(Protocol):
     first_drafted: Literal[0, 1]
     batching: Batching
     idle_draft_is_free: bool  # a loaded draft that proposes nothing leaves a step as fast as without it
+    several_at_once: bool  # one process may hold more than one `live`
 
     def versions(self) -> dict[str, str]: ...
 

@@ -100,11 +100,12 @@ class PrunedCheckpoint(StrictConfig):
 
 
 class LatencyModel(StrictConfig):
-    """Step time from shape, fitted to a ShapeProfile, for passes of up to `most_tokens` new tokens. Errors are relative, on
-    shapes left out of the fit in turn."""
+    """Step time from shape, fitted to a ShapeProfile, for passes of up to `most_tokens` new tokens. `cache_gb` is the size of
+    the cache that small models stay in, 0 if none shows. Errors are relative, on shapes left out of the fit in turn."""
 
     dtype: str
     coefficients: dict[str, float]
+    cache_gb: float = 0.0
     most_tokens: int
     num_shapes: int
     unseen_error_median: float

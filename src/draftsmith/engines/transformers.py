@@ -231,6 +231,7 @@ class _Transformers:
     first_drafted: Literal[0, 1] = 0
     batching = Batching(admission="static", context="longest", clips_lookahead=True)
     idle_draft_is_free = True
+    several_at_once = True
     write_random_model = staticmethod(write_random_model)
 
     def versions(self) -> dict[str, str]:

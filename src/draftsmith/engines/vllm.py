@@ -40,7 +40,7 @@ def _engine(checkpoint: Checkpoint, config: EngineConfig, **options: Any) -> Ite
     """A vLLM engine, closed behind us so that the next one finds the memory free."""
     on_cpu = current_platform.is_cpu()
     if on_cpu:
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.kv_cache_gb)
+        options["kv_cache_memory_bytes"] = int(config.kv_cache_gb * 2**30)
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = _thread_binding(config)
     try:
         llm = vllm.LLM(
@@ -163,6 +163,7 @@ class _Vllm:
     first_drafted: Literal[0, 1] = 1
     batching = Batching(admission="continuous", context="mean", clips_lookahead=False)
     idle_draft_is_free = False  # vLLM keeps the draft's cache up to date: one pass of the draft a step
+    several_at_once = current_platform.is_cpu()  # on a GPU the first engine takes nearly all of the memory
     write_random_model = staticmethod(write_random_model)
 
     def versions(self) -> dict[str, str]:

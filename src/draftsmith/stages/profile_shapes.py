@@ -1,9 +1,11 @@
 """Stage `profile --shapes`: step times of models that need not exist. Reads a file of shapes, writes a ShapeProfile.
 
-Every shape is made with random weights, in turn, round after round: what is compared is measured side by side."""
+What is compared is measured side by side: as many shapes as memory allows are loaded at once, with random weights, and take
+turns of a few steps. A machine that is slow for a second is slow for all of them."""
 
 import shutil
 import time
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +16,7 @@ from draftsmith.core import registry
 from draftsmith.core.config import StrictConfig, parse_config, read_yaml
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
-from draftsmith.core.protocols import Engine, EngineConfig
+from draftsmith.core.protocols import Engine, EngineConfig, LiveEngine
 from draftsmith.core.provenance import machine
 from draftsmith.core.records import ShapeCell, ShapeProfile
 from draftsmith.core.sampling import Sampling
@@ -37,20 +39,21 @@ class ShapesFile(StrictConfig):
 
 
 class ProfileShapesConfig(StrictConfig):
-    """Which shapes, and where in plain decoding to time them."""
+    """Which shapes, where in plain decoding to time them, and how much memory they may take while they are loaded at once."""
 
     shapes: str
     batches: tuple[Annotated[int, Field(ge=1)], ...] = Field((1,), min_length=1)
     contexts: tuple[Annotated[int, Field(ge=1)], ...] = Field((128,), min_length=1)
+    at_once_gb: float = Field(8.0, gt=0)
     timing: Timing = Timing()
     engine: EngineConfig = EngineConfig()
 
 
-class _Visited(StrictConfig):
-    """What is kept of one visit of one shape."""
+class _Turn(StrictConfig):
+    """What is kept of one turn: which shape, batch and context, and what was seen."""
 
     busy: bool
-    cells: tuple[tuple[int, int, Visit], ...]
+    visits: tuple[tuple[Cell, Visit], ...]
 
 
 def profile_shapes(config: ProfileShapesConfig, store: Store) -> Path:
@@ -105,36 +108,94 @@ def profile_shapes(config: ProfileShapesConfig, store: Store) -> Path:
 def _measure(config: ProfileShapesConfig, engine: Engine, run: Run, configs: list[dict[str, Any]]) -> tuple[Rounds[Cell], bool]:
     rounds: Rounds[Cell] = Rounds()
     busy, index = False, 0
+    loads = _loads(config, engine, configs)
     already = len(list(run.path.glob("round-*.json")))
-    with progress("profiling shapes", config.timing.max_rounds * len(configs), already) as bar:
+    with progress("profiling shapes", config.timing.max_rounds * len(loads), already) as bar, ExitStack() as stack:
+        memory = _Memory(config, engine, run, configs, stack)
         while not rounds.are_enough(config.timing):
-            for which in np.random.default_rng(index).permutation(len(configs)):
-                path = run.path / f"round-{index:02d}-{which:03d}.json"
+            rng = np.random.default_rng(index)
+            for which in map(int, rng.permutation(len(loads))):
+                path = run.path / f"round-{index:03d}-{which:03d}.json"
                 if not path.exists():
+                    lives = memory.hold(loads[which])
                     was_busy = warn_if_busy()
-                    cells = _visit(config, engine, run, int(which), configs[which])
-                    write_json(path, {"busy": was_busy, "cells": cells})
+                    order = map(int, rng.permutation(loads[which]))
+                    visits = [visit for shape in order for visit in _visits(config, lives[shape], shape)]
+                    write_json(path, {"busy": was_busy, "visits": visits})
                     bar.advance()
-                kept = parse_config(_Visited, read_json(path), str(path))
+                kept = parse_config(_Turn, read_json(path), str(path))
                 busy |= kept.busy
-                for batch, context, visit in kept.cells:
-                    rounds.add((int(which), batch, context), visit)
+                for cell, visit in kept.visits:
+                    rounds.add(cell, visit)
             index += 1
     warn_if_uncertain(rounds, config.timing, "shape")
     return rounds, busy
 
 
-def _visit(
-    config: ProfileShapesConfig, engine: Engine, run: Run, which: int, shape: dict[str, Any]
-) -> list[tuple[int, int, dict[str, Any]]]:
-    folder = run.path / "weights" / f"{which:03d}"
-    if not (folder / "config.json").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        engine.write_random_model(shape, folder)
-    room = config.engine.model_copy(update={"batch_size": max(config.batches)})
-    with engine.live(folder, None, 0, Sampling(), room) as live:
-        return [
-            (batch, context, Visit.of(live.time_steps(batch, context, (0,), config.timing.steps)[0]).model_dump(mode="json"))
-            for batch in config.batches
-            for context in config.contexts
-        ]
+def _visits(config: ProfileShapesConfig, live: LiveEngine, shape: int) -> list[tuple[Cell, dict[str, Any]]]:
+    return [
+        (
+            (shape, batch, context),
+            Visit.of(live.time_steps(batch, context, (0,), config.timing.steps)[0]).model_dump(mode="json"),
+        )
+        for batch in config.batches
+        for context in config.contexts
+    ]
+
+
+class _Memory:
+    """The shapes that are loaded now. Asking for others lets go of them."""
+
+    def __init__(
+        self, config: ProfileShapesConfig, engine: Engine, run: Run, configs: list[dict[str, Any]], stack: ExitStack
+    ) -> None:
+        self._config, self._engine, self._folder, self._configs = config, engine, run.path / "weights", configs
+        self._stack, self._lives = stack, dict[int, LiveEngine]()
+
+    def hold(self, shapes: list[int]) -> dict[int, LiveEngine]:
+        if list(self._lives) != shapes:
+            self._lives.clear()
+            self._stack.close()
+            self._lives = {shape: self._stack.enter_context(self._load(shape)) for shape in shapes}
+        return self._lives
+
+    def _load(self, shape: int) -> AbstractContextManager[LiveEngine]:
+        folder, own = self._folder / f"{shape:03d}", self._configs[shape]
+        if not (folder / "config.json").exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            self._engine.write_random_model(own, folder)
+        return self._engine.live(folder, None, 0, Sampling(), _room(self._config, own))
+
+
+def _loads(config: ProfileShapesConfig, engine: Engine, configs: list[dict[str, Any]]) -> list[list[int]]:
+    """Which shapes are loaded together: in order, as many as memory allows."""
+    loads: list[list[int]] = []
+    left = 0.0
+    for shape, own in enumerate(configs):
+        needed = _gigabytes(config, own)
+        if needed > left or not engine.several_at_once:
+            loads.append([])
+            left = config.at_once_gb
+        loads[-1].append(shape)
+        left -= needed
+    return loads
+
+
+def _gigabytes(config: ProfileShapesConfig, own: dict[str, Any]) -> float:
+    """Of a loaded shape: its weights as they were loaded, its weights as the engine lays them out, and its cache."""
+    return 2 * shape_of(own, "a shape").weight_bytes(_dtype(config)) / 2**30 + _room(config, own).kv_cache_gb
+
+
+def _room(config: ProfileShapesConfig, own: dict[str, Any]) -> EngineConfig:
+    """The engine's settings, with as much cache as the timed rows could fill, twice, and no more."""
+    rows, engine = max(config.batches), config.engine
+    length = engine.max_model_len or own.get("max_position_embeddings")
+    cache = engine.kv_cache_gb
+    if length is not None:
+        cache = min(cache, 2 * rows * length * shape_of(own, "a shape").kv_bytes_per_token(_dtype(config)) / 2**30)
+    return engine.model_copy(update={"batch_size": rows, "kv_cache_gb": cache})
+
+
+def _dtype(config: ProfileShapesConfig) -> str:
+    """The largest it may be."""
+    return "float32" if config.engine.dtype == "auto" else config.engine.dtype

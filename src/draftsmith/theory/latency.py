@@ -1,10 +1,13 @@
 """The time of one forward pass from a model's shape: a small physical model, fitted to a dozen measured shapes.
 
-    time = fixed + per layer + layer bytes / bandwidth + head bytes / bandwidth + flops / peak + KV bytes / bandwidth
+    time = fixed + per layer + weight bytes / bandwidth of the cache + flops / peak + KV bytes / bandwidth
+         + (layer bytes + head bytes that are not in the cache) / bandwidth of the memory
 
-Every term is a time, so no coefficient is negative (non-negative least squares). Relative errors are what counts, so each
-measurement is weighed by its own size. Depth, width, vocabulary and kv heads have terms of their own: see `TERMS`. Reads
-shapes and their measured times; writes a LatencyModel, which knows how far it was off on shapes it had not seen."""
+A small draft's weights stay in a cache from one step to the next, a large one's do not: see `in_cache`. The size of that cache
+is fitted too, and is 0 unless the measurements call for one. Every term is a time, so no coefficient is negative (non-negative
+least squares). Relative errors are what counts, so each measurement is weighed by its own size. Depth, width, vocabulary and kv
+heads have terms of their own: see `TERMS`. Reads shapes and their measured times; writes a LatencyModel, which knows how far it
+was off on shapes it had not seen."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +21,8 @@ from draftsmith.core.shapes import DTYPE_BYTES, Shape
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-TERMS = ("fixed", "layers", "layer_width", "attention_bytes", "mlp_bytes", "head_bytes", "flops", "kv_bytes")
+TERMS = ("fixed", "layers", "layer_width", "attention_bytes", "mlp_bytes", "head_bytes", "cache_bytes", "flops", "kv_bytes")
+_CACHES_GB = tuple(2.0 ** (half / 2) for half in range(-18, 1))  # 2 MB to 1 GB
 
 
 @dataclass(frozen=True)
@@ -31,20 +35,31 @@ class Pass:
     milliseconds: float
 
 
-def features(shapes: "ShapeArrays", tokens: np.ndarray, kv_tokens: np.ndarray, dtype_bytes: int) -> Array:
+def features(
+    shapes: "ShapeArrays", tokens: np.ndarray, kv_tokens: np.ndarray, dtype_bytes: int, cache_gb: float = 0.0
+) -> Array:
     """A column for each of `TERMS`, in units that keep the columns of like size (layers, GB, Tflop)."""
-    attention, mlp, head = shapes.attention_weights, shapes.mlp_weights, shapes.head_weights
+    attention, mlp, head = shapes.layers * shapes.attention_weights, shapes.layers * shapes.mlp_weights, shapes.head_weights
+    weights_gb = (attention + mlp + head) * dtype_bytes / 1e9
+    missed_gb = (1.0 - in_cache(weights_gb, cache_gb)) * dtype_bytes / 1e9
     columns = (
         np.ones(len(tokens)),
         shapes.layers * 1.0,
         shapes.layers * shapes.hidden * tokens / 1e4,
-        shapes.layers * attention * dtype_bytes / 1e9,
-        shapes.layers * mlp * dtype_bytes / 1e9,
-        head * dtype_bytes / 1e9,
-        2.0 * tokens * (shapes.layers * (attention + mlp) + head) / 1e12,
+        attention * missed_gb,
+        mlp * missed_gb,
+        head * missed_gb,
+        weights_gb * (cache_gb > 0),
+        2.0 * tokens * (attention + mlp + head) / 1e12,
         2.0 * shapes.layers * shapes.kv_heads * shapes.head_size * kv_tokens * dtype_bytes / 1e9,
     )
     return np.stack(columns, axis=1)
+
+
+def in_cache(weights_gb: Array, cache_gb: float) -> Array:
+    """Which share of a model's weights the last step left in the cache. Every step reads all of them in the same order, so
+    weights that do not fit push each other out: nothing is left of those twice as large as the cache."""
+    return np.clip(2.0 - weights_gb / cache_gb, 0.0, 1.0) if cache_gb > 0 else np.zeros_like(weights_gb)
 
 
 @dataclass(frozen=True)
@@ -92,22 +107,21 @@ def fit(passes: Sequence[Pass], dtype: str) -> LatencyModel:
             f"a latency model needs at least 4 different shapes, there are {len(names)}",
             "profile more shapes: vary the depth, the width and the vocabulary",
         )
-    rows = features(
-        shape_arrays([one.shape for one in passes]),
-        np.array([one.tokens for one in passes], dtype=np.float64),
-        np.array([one.kv_tokens for one in passes], dtype=np.float64),
-        DTYPE_BYTES[dtype],
-    )
+    arrays = shape_arrays([one.shape for one in passes])
+    tokens, kv_tokens = (np.array([getattr(one, name) for one in passes], dtype=np.float64) for name in ("tokens", "kv_tokens"))
+    by_cache = {cache: features(arrays, tokens, kv_tokens, DTYPE_BYTES[dtype], cache) for cache in (0.0, *_CACHES_GB)}
     times = np.array([one.milliseconds for one in passes])
     of = np.array([names.index(_name(one.shape)) for one in passes])
     errors = np.empty(len(times))
     for left_out in range(len(names)):
         seen, unseen = of != left_out, of == left_out
-        errors[unseen] = rows[unseen] @ _weighted(rows[seen], times[seen]) / times[unseen] - 1.0
-    coefficients = _weighted(rows, times)
+        cache, coefficients = _best({cache: rows[seen] for cache, rows in by_cache.items()}, times[seen])
+        errors[unseen] = by_cache[cache][unseen] @ coefficients / times[unseen] - 1.0
+    cache, coefficients = _best(by_cache, times)
     return LatencyModel(
         dtype=dtype,
         coefficients=dict(zip(TERMS, coefficients.tolist(), strict=True)),
+        cache_gb=cache,
         most_tokens=max(one.tokens for one in passes),
         num_shapes=len(names),
         unseen_error_median=float(np.median(np.abs(errors))),
@@ -124,17 +138,29 @@ def predict_ms(model: LatencyModel, shapes: ShapeArrays, tokens: np.ndarray, kv_
             "profile the shapes at that batch size too",
         )
     coefficients = np.array([model.coefficients[name] for name in TERMS])
-    return features(shapes, tokens, kv_tokens, DTYPE_BYTES[model.dtype]) @ coefficients
+    return features(shapes, tokens, kv_tokens, DTYPE_BYTES[model.dtype], model.cache_gb) @ coefficients
 
 
 def terms_ms(model: LatencyModel, shape: Shape, tokens: int = 1, kv_tokens: int = 0) -> dict[str, float]:
     """Where one shape's time goes."""
-    row = features(shape_arrays([shape]), np.array([float(tokens)]), np.array([float(kv_tokens)]), DTYPE_BYTES[model.dtype])[0]
+    new, old = np.array([float(tokens)]), np.array([float(kv_tokens)])
+    row = features(shape_arrays([shape]), new, old, DTYPE_BYTES[model.dtype], model.cache_gb)[0]
     return {name: float(value * model.coefficients[name]) for name, value in zip(TERMS, row, strict=True)}
 
 
 def _name(shape: Shape) -> str:
     return shape.model_dump_json()
+
+
+def _best(by_cache: dict[float, Array], times: Array) -> tuple[float, Array]:
+    """The cache that explains the times best. One at all has to earn its two parameters (Schwarz 1978): among noise, some size
+    always fits a little better than none."""
+    count, found = len(times), {cache: _weighted(rows, times) for cache, rows in by_cache.items()}
+    left = {cache: float(np.mean((by_cache[cache] @ one / times - 1.0) ** 2)) for cache, one in found.items()}
+    best = min(left, key=lambda cache: left[cache])
+    if count * np.log(max(left[best], 1e-12) / max(left[0.0], 1e-12)) + 2 * np.log(count) >= 0:
+        best = 0.0
+    return best, found[best]
 
 
 def _weighted(rows: Array, times: Array) -> Array:

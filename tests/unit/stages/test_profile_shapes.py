@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def settings(file: Path, engine: FakeEngine) -> Settings:
             "batches": (1, 4),
             "contexts": (16,),
             "timing": {"steps": 2, "min_rounds": 2, "max_rounds": 4},
-            "engine": {"kind": "fake"},
+            "engine": {"kind": "fake", "max_model_len": 256},
         }
         return parse_config(ProfileShapesConfig, values | changes, "the settings")
 
@@ -128,6 +129,47 @@ class TestCells:
         assert not any(made.exists() for _, made, _ in engine.made)
 
 
+class TestMemory:
+    """How often an engine is opened says what was loaded together: there are four shapes and three rounds."""
+
+    @pytest.fixture
+    def three_rounds(self, settings: Settings) -> Settings:
+        room = {"kind": "fake", "dtype": "bfloat16", "max_model_len": 16}
+        return partial(settings, batches=(3,), timing={"steps": 1, "min_rounds": 3, "max_rounds": 3}, engine=room)
+
+    def test_shapes_that_fit_are_loaded_once(self, tmp_path: Path, three_rounds: Settings, engine: FakeEngine) -> None:
+        run(three_rounds(), tmp_path)
+        assert len(engine.opened) == 4
+
+    def test_shapes_that_do_not_fit_take_turns(self, tmp_path: Path, three_rounds: Settings, engine: FakeEngine) -> None:
+        run(three_rounds(at_once_gb=1e-9), tmp_path)
+        assert len(engine.opened) > 2 * 4  # the last of a round may be the first of the next
+        assert len(engine.timed) == 3 * 4
+
+    def test_an_engine_that_wants_the_machine_for_itself(
+        self, tmp_path: Path, three_rounds: Settings, engine: FakeEngine
+    ) -> None:
+        engine.several_at_once = False
+        run(three_rounds(), tmp_path)
+        assert len(engine.opened) > 2 * 4
+
+    @pytest.mark.parametrize(("share", "loaded_once"), [(1.001, True), (0.999, False)])
+    def test_weights_count_twice_and_so_does_the_cache_that_rows_can_fill(
+        self, tmp_path: Path, three_rounds: Settings, engine: FakeEngine, share: float, loaded_once: bool
+    ) -> None:
+        shapes = [shape(layers=1), shape(), shape(layers=4), shape(hidden=64, head_size=16, intermediate=128)]
+        needed = sum(2 * one.weight_bytes("bfloat16") + 2 * 3 * 16 * one.kv_bytes_per_token("bfloat16") for one in shapes)
+        run(three_rounds(at_once_gb=share * needed / 2**30), tmp_path)
+        assert (len(engine.opened) == 4) == loaded_once
+
+    def test_a_cache_is_not_made_larger_than_was_asked_for(
+        self, tmp_path: Path, three_rounds: Settings, engine: FakeEngine
+    ) -> None:
+        room = {"kind": "fake", "kv_cache_gb": 1}  # a shape that does not say its longest text
+        run(three_rounds(engine=room, at_once_gb=4.1), tmp_path)
+        assert len(engine.opened) == 4
+
+
 class TestOnce:
     def test_the_second_call_does_nothing(self, tmp_path: Path, settings: Settings, plugins: Plugins) -> None:
         first = profile_shapes(settings(), Store(tmp_path))
@@ -143,15 +185,28 @@ class TestOnce:
         file.write_text(yaml.safe_dump({"architecture": LLAMA, "groups": {"depth": DEPTH}}))
         assert profile_shapes(settings(), Store(tmp_path)) != first
 
-    def test_an_interrupted_call_goes_on_with_the_shape_it_was_at(
+    def test_an_interrupted_call_goes_on_with_the_round_it_was_at(
         self, tmp_path: Path, settings: Settings, plugins: Plugins
     ) -> None:
         whole = run(settings(), tmp_path / "whole")
-        plugins.engines["fake"] = FakeEngine(breaks_after=5)  # two shapes are done, the third is not
+        plugins.engines["fake"] = FakeEngine(breaks_after=11)  # one round is done, the second is not
         with pytest.raises(PowerCutError):
             run(settings(), tmp_path / "broken")
         plugins.engines["fake"] = rest = FakeEngine()
         assert run(settings(), tmp_path / "broken") == whole
+        assert len(rest.timed) == 4 * 2
+        assert rest.made == []  # all had their weights already
+
+    def test_an_interrupted_call_goes_on_with_the_shape_it_was_at_if_they_are_loaded_one_by_one(
+        self, tmp_path: Path, settings: Settings, plugins: Plugins
+    ) -> None:
+        alone = settings(at_once_gb=1e-9)
+        whole = run(alone, tmp_path / "whole")
+        plugins.engines["fake"] = FakeEngine(breaks_after=5)  # two shapes are done, the third is not
+        with pytest.raises(PowerCutError):
+            run(alone, tmp_path / "broken")
+        plugins.engines["fake"] = rest = FakeEngine()
+        assert run(alone, tmp_path / "broken") == whole
         assert len(rest.timed) == (2 * 4 - 2) * 2
         assert len(rest.made) == 1  # three had their weights already
 
@@ -160,7 +215,7 @@ class TestOnce:
     ) -> None:
         shares = [0.9]
         monkeypatch.setattr(timing, "others_share", lambda: shares.pop() if shares else 0.0)
-        engine.breaks_after = 3
+        engine.breaks_after = 9  # in the second round
         with pytest.raises(PowerCutError):
             run(settings(), tmp_path)
         engine.breaks_after = None

@@ -10,7 +10,7 @@ from scipy.optimize import nnls as scipy_nnls
 from draftsmith.core.errors import PredictionError
 from draftsmith.core.records import LatencyModel
 from draftsmith.core.shapes import Shape
-from draftsmith.theory.latency import TERMS, Pass, fit, nnls, predict_ms, shape_arrays, terms_ms
+from draftsmith.theory.latency import TERMS, Pass, fit, in_cache, nnls, predict_ms, shape_arrays, terms_ms
 from tests.unit.builders import assert_explains, shape
 
 # A machine: 0.5 ms a pass, 0.1 ms a layer, about 50 GB/s and 1 Tflop/s.
@@ -21,6 +21,7 @@ PLANTED = {
     "attention_bytes": 22.0,
     "mlp_bytes": 18.0,
     "head_bytes": 25.0,
+    "cache_bytes": 0.0,
     "flops": 900.0,
     "kv_bytes": 40.0,
 }
@@ -49,6 +50,7 @@ SHAPES = [
     llama(12, 1536, intermediate=2048, kv_heads=4),
     llama(12, 768, gated=False),
 ]
+CACHED = [*SHAPES, llama(1, 512, 4_000), llama(2, 512), llama(1, 1024, 16_000), llama(4, 640, 24_000), llama(3, 768, 48_000)]
 PLACES = ((1, 128), (1, 8192), (8, 1024), (16, 65536), (64, 4096))  # new tokens, tokens of context
 
 
@@ -151,6 +153,27 @@ class TestFit:
             expected = sum(terms_ms(found, one.shape, one.tokens, one.kv_tokens).values())
             assert expected == pytest.approx(one.milliseconds, rel=0.1)
 
+    def test_a_planted_cache_is_found_again(self) -> None:
+        fast = planted(cache_bytes=8.0).model_copy(update={"cache_gb": 0.125})
+        found = fit(passes(fast, CACHED), "bfloat16")
+        assert found.cache_gb == 0.125
+        assert found.coefficients == pytest.approx(fast.coefficients, rel=1e-4)
+        assert found.unseen_error_median < 1e-6
+
+    def test_noise_is_not_taken_for_a_cache(self) -> None:
+        for seed in range(10):
+            rng = np.random.default_rng(seed)
+            noisy = [
+                Pass(one.shape, one.tokens, one.kv_tokens, one.milliseconds * float(rng.normal(1, 0.02)))
+                for one in passes(planted(), CACHED)
+            ]
+            assert fit(noisy, "bfloat16").cache_gb == 0
+
+    @pytest.mark.parametrize(("weights_gb", "share"), [(0.05, 1.0), (0.1, 1.0), (0.15, 0.5), (0.2, 0.0), (7.0, 0.0)])
+    def test_what_a_cache_keeps(self, weights_gb: float, share: float) -> None:
+        assert in_cache(np.array([weights_gb]), 0.1) == pytest.approx([share])
+        assert in_cache(np.array([weights_gb]), 0.0) == [0.0]
+
     @pytest.mark.parametrize("count", [1, 3])
     def test_too_few_shapes(self, count: int) -> None:
         with pytest.raises(PredictionError) as caught:
@@ -193,7 +216,7 @@ class TestPrediction:
             ({"kv_heads": 1}, {"attention_bytes", "flops", "kv_bytes"}),
             ({"intermediate": 99}, {"mlp_bytes", "flops"}),
             ({"vocabulary": 99}, {"head_bytes", "flops"}),
-            ({"layers": 9}, set(TERMS) - {"fixed", "head_bytes"}),
+            ({"layers": 9}, set(TERMS) - {"fixed", "head_bytes", "cache_bytes"}),
             ({"gated": False}, {"mlp_bytes", "flops"}),
             ({"tied": True}, set()),
         ],
