@@ -170,10 +170,10 @@ class _Memory:
 def _loads(config: ProfileShapesConfig, engine: Engine, configs: list[dict[str, Any]]) -> list[list[int]]:
     """Which shapes are loaded together: in order, as many as memory allows."""
     loads: list[list[int]] = []
-    left = 0.0
+    left, alone = 0.0, not engine.several_at_once or config.engine.tensor_parallel > 1  # ranks hold on to their cores
     for shape, own in enumerate(configs):
         needed = _gigabytes(config, own)
-        if needed > left or not engine.several_at_once:
+        if needed > left or alone:
             loads.append([])
             left = config.at_once_gb
         loads[-1].append(shape)

@@ -146,11 +146,12 @@ class TestMemory:
         assert len(engine.opened) > 2 * 4  # the last of a round may be the first of the next
         assert len(engine.timed) == 3 * 4
 
+    @pytest.mark.parametrize(("several_at_once", "ranks"), [(False, 1), (True, 2)])
     def test_an_engine_that_wants_the_machine_for_itself(
-        self, tmp_path: Path, three_rounds: Settings, engine: FakeEngine
+        self, tmp_path: Path, three_rounds: Settings, engine: FakeEngine, several_at_once: bool, ranks: int
     ) -> None:
-        engine.several_at_once = False
-        run(three_rounds(), tmp_path)
+        engine.several_at_once = several_at_once
+        run(three_rounds(engine={"kind": "fake", "max_model_len": 16, "tensor_parallel": ranks}), tmp_path)
         assert len(engine.opened) > 2 * 4
 
     @pytest.mark.parametrize(("share", "loaded_once"), [(1.001, True), (0.999, False)])
