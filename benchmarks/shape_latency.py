@@ -13,9 +13,9 @@ from draftsmith.theory.latency import Pass, fit, predict_ms, shape_arrays, terms
 SHAPES = Path(__file__).parent / "shapes" / "unseen.yaml"
 CONTEXT = 128
 CHOSEN = (
-    "other unseen shapes showed that the model needed a cache, and were replaced by these; two shapes of 30 to 40 MB then joined "
-    "the fitted ones, after a run in which the smallest unseen shape was off by 16% on both engines and every other one by at "
-    "most 7%: nothing that was fitted lay well inside the cache"
+    "other unseen shapes showed that the model needed a cache, and were replaced by these; two shapes of 30 to 40 MB then "
+    "joined the fitted ones, after a run in which the smallest unseen shape was off by 16% on both engines and every other one "
+    "by at most 7%: nothing that was fitted lay well inside the cache"
 )
 ENGINES = ("transformers", "vllm")
 
