@@ -13,10 +13,11 @@ from draftsmith.theory.latency import Pass, fit, predict_ms, shape_arrays, terms
 SHAPES = Path(__file__).parent / "shapes" / "unseen.yaml"
 CONTEXT = 128
 CHOSEN = (
-    "this is the fourth measurement. Twice, with other unseen shapes and a model without a cache, the worst error was 12% and 13% "
-    "(transformers); the cache was added, the unseen shapes were replaced by these, and four of the fitted ones took the place of "
-    "two. The third was off by 16% at the smallest unseen shape, on both engines, and by at most 7% elsewhere: nothing that was "
-    "fitted lay well inside the cache, so two shapes of 30 to 40 MB took the place of one. The unseen ones stayed as they were"
+    "this is the fourth measurement. Twice, with other unseen shapes and a model without a cache, the worst error was 12% "
+    "and 13% (transformers); the cache was added, the unseen shapes were replaced by these, and four of the fitted ones "
+    "took the place of two. The third was off by 16% at the smallest unseen shape, on both engines, and by at most 7% "
+    "elsewhere: nothing that was fitted lay well inside the cache, so two shapes of 30 to 40 MB took the place of one. "
+    "The unseen ones stayed as they were"
 )
 ENGINES = ("transformers", "vllm")
 
