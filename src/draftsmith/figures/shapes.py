@@ -21,7 +21,8 @@ def varied_axis(cells: list[ShapeCell]) -> str:
 
 
 def shapes(profile: ShapeProfile) -> Any:
-    """Milliseconds per step with two standard errors, and the straight line through them."""
+    """Milliseconds per step with two standard errors, and the straight line through them. Where two shapes share a value of the
+    axis, something else varies too, and a line would say what is not so."""
     alt = altair()
     first = (profile.cells[0].batch, profile.cells[0].context)
     panels = []
@@ -37,12 +38,12 @@ def shapes(profile: ShapeProfile) -> Any:
             tooltip=["shape:N", "parameters:N", alt.Tooltip("milliseconds:Q", format=".2f")],
         )
         bars = base.mark_rule().encode(x=x, y="low:Q", y2="high:Q")
-        ends = [min(one["x"] for one in values), max(one["x"] for one in values)]
+        at = [one["x"] for one in values]
         title, layers = {"text": group}, [bars, points]
-        if ends[0] < ends[1]:
-            fitted = line([one["x"] for one in values], [cell.step_ms for cell in cells])
+        if 1 < len(set(at)) == len(at):
+            fitted = line(at, [cell.step_ms for cell in cells])
             title["subtitle"] = f"{fitted.slope:.3g} ms per {_unit(axis)}, R² {fitted.r_squared:.3f}"
-            drawn = [{"x": at, "milliseconds": fitted.slope * at + fitted.intercept} for at in ends]
+            drawn = [{"x": end, "milliseconds": fitted.slope * end + fitted.intercept} for end in (min(at), max(at))]
             trend = alt.Chart(alt.Data(values=drawn)).mark_line(strokeDash=[6, 4], opacity=0.7)
             layers.insert(0, trend.encode(x=x, y="milliseconds:Q"))
         panels.append(alt.layer(*layers).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=title))

@@ -41,6 +41,12 @@ def test_the_line_and_what_it_says() -> None:
     assert ends == [(2, pytest.approx(2.0)), (8, pytest.approx(5.0))]
 
 
+def test_no_line_where_something_else_varies_too() -> None:
+    found = panels(*DEPTH, shape_cell("depth", 9.0, shape(layers=4, hidden=256)))["depth"]
+    assert "subtitle" not in found["title"]
+    assert [layer["mark"]["type"] for layer in found["layer"]] == ["rule", "point"]
+
+
 def test_the_bars_are_two_standard_errors() -> None:
     first, *_ = values(panels(*DEPTH)["depth"], "rule")
     assert (first["low"], first["high"]) == (pytest.approx(2.0 * 0.98), pytest.approx(2.0 * 1.02))
