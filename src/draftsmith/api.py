@@ -7,7 +7,8 @@
     print(card.record.overall.at(5).tokens_per_step)
 
 Settings are those of the stage's config class, by name; nested ones (`engine`, `sampling`) take a dictionary. Everything is
-kept in a store (default: the folder `runs`): the same call again returns the kept record at once."""
+kept in a store (default: the folder `runs`): the same call again returns the kept record at once. A verb imports its stage
+when it is called: an answer from records does not wait for what trains."""
 
 import os
 from dataclasses import dataclass
@@ -43,30 +44,6 @@ from draftsmith.figures.rows import rows as rows_chart
 from draftsmith.figures.save import save_chart
 from draftsmith.figures.shapes import shapes as shapes_chart
 from draftsmith.figures.tokens_per_step import tokens_per_step
-from draftsmith.forge.ground import ForgeConfig
-from draftsmith.forge.run import forge as run_forge
-from draftsmith.stages.design import DesignConfig
-from draftsmith.stages.design import design as run_design
-from draftsmith.stages.distill import DistillConfig
-from draftsmith.stages.distill import distill as run_distill
-from draftsmith.stages.evaluate import EvaluateConfig
-from draftsmith.stages.evaluate import evaluate as run_evaluate
-from draftsmith.stages.evaluate_live import EvaluateLiveConfig
-from draftsmith.stages.evaluate_live import evaluate_live as run_evaluate_live
-from draftsmith.stages.evaluate_rows import EvaluateRowsConfig
-from draftsmith.stages.evaluate_rows import evaluate_rows as run_evaluate_rows
-from draftsmith.stages.plan_training import PlanTrainingConfig
-from draftsmith.stages.plan_training import plan_training as run_plan_training
-from draftsmith.stages.predict import PredictConfig
-from draftsmith.stages.predict import predict as run_predict
-from draftsmith.stages.profile import ProfileConfig
-from draftsmith.stages.profile import profile as run_profile
-from draftsmith.stages.profile_shapes import ProfileShapesConfig
-from draftsmith.stages.profile_shapes import profile_shapes as run_profile_shapes
-from draftsmith.stages.prune import PruneConfig
-from draftsmith.stages.prune import prune as run_prune
-from draftsmith.stages.record import RecordConfig
-from draftsmith.stages.record import record as run_record
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
@@ -95,32 +72,40 @@ def record_part(worker: tuple[int, int], *, store: str | Path | None = None, **s
     """One of n machines' part of `record`: `worker` = (i, n) records every n-th shard from i into a store they share.
 
     Returns the trace's folder. The trace can be read there once all n parts are done."""
-    config = parse_config(RecordConfig, _plain(settings), "the settings of record")
-    return run_record(config, Store(store or default_store()), worker)
+    from draftsmith.stages import record as stage
+
+    config = parse_config(stage.RecordConfig, _plain(settings), "the settings of record")
+    return stage.record(config, Store(store or default_store()), worker)
 
 
 def evaluate(*, store: str | Path | None = None, **settings: Any) -> Kept[Scorecard]:
     """Replay a draft against a trace: tokens per step at every lookahead, without running speculative decoding.
 
     Settings: see [`EvaluateConfig`][draftsmith.stages.evaluate.EvaluateConfig]. `draft` may be a path or "ngram"."""
-    config = parse_config(EvaluateConfig, _with_draft(settings), "the settings of evaluate")
-    return _kept(Scorecard, run_evaluate(config, Store(store or default_store())))
+    from draftsmith.stages import evaluate as stage
+
+    config = parse_config(stage.EvaluateConfig, _with_draft(settings), "the settings of evaluate")
+    return _kept(Scorecard, stage.evaluate(config, Store(store or default_store())))
 
 
 def evaluate_live(*, store: str | Path | None = None, **settings: Any) -> Kept[LiveCard]:
     """Run target and draft together in a real engine, with its own counters and the clock running.
 
     Settings: see [`EvaluateLiveConfig`][draftsmith.stages.evaluate_live.EvaluateLiveConfig]."""
-    config = parse_config(EvaluateLiveConfig, _with_draft(settings), "the settings of evaluate --live")
-    return _kept(LiveCard, run_evaluate_live(config, Store(store or default_store())))
+    from draftsmith.stages import evaluate_live as stage
+
+    config = parse_config(stage.EvaluateLiveConfig, _with_draft(settings), "the settings of evaluate --live")
+    return _kept(LiveCard, stage.evaluate_live(config, Store(store or default_store())))
 
 
 def evaluate_rows(*, store: str | Path | None = None, **settings: Any) -> Kept[RowsCard]:
     """Replay a draft as if its output head kept fewer rows: all sizes from one pass.
 
     Settings: see [`EvaluateRowsConfig`][draftsmith.stages.evaluate_rows.EvaluateRowsConfig]."""
-    config = parse_config(EvaluateRowsConfig, _with_draft(settings), "the settings of evaluate --rows")
-    return _kept(RowsCard, run_evaluate_rows(config, Store(store or default_store())))
+    from draftsmith.stages import evaluate_rows as stage
+
+    config = parse_config(stage.EvaluateRowsConfig, _with_draft(settings), "the settings of evaluate --rows")
+    return _kept(RowsCard, stage.evaluate_rows(config, Store(store or default_store())))
 
 
 def profile(*, store: str | Path | None = None, **settings: Any) -> Kept[Profile]:
@@ -128,54 +113,69 @@ def profile(*, store: str | Path | None = None, **settings: Any) -> Kept[Profile
 
     Settings: see [`ProfileConfig`][draftsmith.stages.profile.ProfileConfig]. `draft` may be a path or "ngram"; a folder that
     holds only a config.json is a shape, timed with random weights."""
-    config = parse_config(ProfileConfig, _with_draft(settings), "the settings of profile")
-    return _kept(Profile, run_profile(config, Store(store or default_store())))
+    from draftsmith.stages import profile as stage
+
+    config = parse_config(stage.ProfileConfig, _with_draft(settings), "the settings of profile")
+    return _kept(Profile, stage.profile(config, Store(store or default_store())))
 
 
 def profile_shapes(*, store: str | Path | None = None, **settings: Any) -> Kept[ShapeProfile]:
     """Measure the step times of models that need not exist, from a file of shapes.
 
     Settings: see [`ProfileShapesConfig`][draftsmith.stages.profile_shapes.ProfileShapesConfig]."""
-    config = parse_config(ProfileShapesConfig, _plain(settings), "the settings of profile --shapes")
-    return _kept(ShapeProfile, run_profile_shapes(config, Store(store or default_store())))
+    from draftsmith.stages import profile_shapes as stage
+
+    config = parse_config(stage.ProfileShapesConfig, _plain(settings), "the settings of profile --shapes")
+    return _kept(ShapeProfile, stage.profile_shapes(config, Store(store or default_store())))
 
 
 def prune(*, store: str | Path | None = None, **settings: Any) -> Kept[PrunedCheckpoint]:
     """Cut a source to a smaller shape, judged by recorded output of the target. The model is in `model` beside the record.
 
     Settings: see [`PruneConfig`][draftsmith.stages.prune.PruneConfig]."""
-    config = parse_config(PruneConfig, _plain(settings), "the settings of prune")
-    return _kept(PrunedCheckpoint, run_prune(config, Store(store or default_store())))
+    from draftsmith.stages import prune as stage
+
+    config = parse_config(stage.PruneConfig, _plain(settings), "the settings of prune")
+    return _kept(PrunedCheckpoint, stage.prune(config, Store(store or default_store())))
 
 
 def distill(*, store: str | Path | None = None, **settings: Any) -> Kept[DistilledCheckpoint]:
     """Let a draft learn from recorded output of its target. The model is in `model` beside the record.
 
     Settings: see [`DistillConfig`][draftsmith.stages.distill.DistillConfig]."""
-    config = parse_config(DistillConfig, _plain(settings), "the settings of distill")
-    return _kept(DistilledCheckpoint, run_distill(config, Store(store or default_store())))
+    from draftsmith.stages import distill as stage
+
+    config = parse_config(stage.DistillConfig, _plain(settings), "the settings of distill")
+    return _kept(DistilledCheckpoint, stage.distill(config, Store(store or default_store())))
 
 
 def plan_training(*, store: str | Path | None = None, **settings: Any) -> Kept[TrainingPlan]:
     """What a pruner that trains would take on so many devices: memory of a rank, tokens per second, hours. Nothing is loaded.
 
     Settings: see [`PlanTrainingConfig`][draftsmith.stages.plan_training.PlanTrainingConfig]."""
-    config = parse_config(PlanTrainingConfig, _plain(settings), "the settings of prune --plan")
-    return _kept(TrainingPlan, run_plan_training(config, Store(store or default_store())))
+    from draftsmith.stages import plan_training as stage
+
+    config = parse_config(stage.PlanTrainingConfig, _plain(settings), "the settings of prune --plan")
+    return _kept(TrainingPlan, stage.plan_training(config, Store(store or default_store())))
 
 
 def design(*, store: str | Path | None = None, **settings: Any) -> Kept[Design]:
     """Rank every shape that can be cut from a source by the throughput it would give; needs no engine.
 
     Settings: see [`DesignConfig`][draftsmith.stages.design.DesignConfig]."""
-    config = parse_config(DesignConfig, _plain(settings), "the settings of design")
-    return _kept(Design, run_design(config, Store(store or default_store())))
+    from draftsmith.stages import design as stage
+
+    config = parse_config(stage.DesignConfig, _plain(settings), "the settings of design")
+    return _kept(Design, stage.design(config, Store(store or default_store())))
 
 
 def forge(*, store: str | Path | None = None, **settings: Any) -> Kept[Forged]:
     """Make the fastest draft for a target that can be had in the time given, and prove it. It is in `model` beside the record.
 
     Settings: see [`ForgeConfig`][draftsmith.forge.ground.ForgeConfig]."""
+    from draftsmith.forge.ground import ForgeConfig
+    from draftsmith.forge.run import forge as run_forge
+
     config = parse_config(ForgeConfig, _plain(settings), "the settings of forge")
     return _kept(Forged, run_forge(config, Store(store or default_store())))
 
@@ -184,8 +184,10 @@ def predict(*, store: str | Path | None = None, **settings: Any) -> Kept[Predict
     """Throughput, a verdict, the best lookaheads and the inverses, from records or from numbers; needs no engine.
 
     Settings: see [`PredictConfig`][draftsmith.stages.predict.PredictConfig]."""
-    config = parse_config(PredictConfig, _plain(settings), "the settings of predict")
-    return _kept(Prediction, run_predict(config, Store(store or default_store())))
+    from draftsmith.stages import predict as stage
+
+    config = parse_config(stage.PredictConfig, _plain(settings), "the settings of predict")
+    return _kept(Prediction, stage.predict(config, Store(store or default_store())))
 
 
 def predict_pictures(kept: Kept[Prediction]) -> list[Path]:

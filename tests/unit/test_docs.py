@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from draftsmith.cli import app
-from draftsmith.core.trace import SCHEMA
+from draftsmith.core.trace import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -103,8 +103,8 @@ class TestTheCommandLine:
 def test_the_trace_reference_is_the_schema() -> None:
     page = (ROOT / "docs" / "reference" / "trace.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `([\w<>]+)` \| (yes|no) \|", page, re.MULTILINE)
-    plain = {field.name: str(field.type).replace("item: float", "float32").replace("item: ", "") for field in SCHEMA}
-    assert rows == [(field.name, plain[field.name], "yes" if field.nullable else "no") for field in SCHEMA]
+    plain = {field.name: str(field.type).replace("item: float", "float32").replace("item: ", "") for field in schema()}
+    assert rows == [(field.name, plain[field.name], "yes" if field.nullable else "no") for field in schema()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -13,7 +13,7 @@ from draftsmith.core.errors import ConfigError
 class StrictConfig(BaseModel):
     """Base of every setting: immutable, and a typo is an error rather than a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)

@@ -17,12 +17,11 @@ Schema version 1. All later work stands on these columns; a change needs a new v
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.errors import DataError, RecordError
@@ -31,24 +30,34 @@ from draftsmith.core.sampling import Sampling
 from draftsmith.core.store import digest, file_digest, read_json, read_record, write_atomic
 from draftsmith.core.vocabulary import Vocabulary
 
-SCHEMA = pa.schema(
-    [
-        pa.field("prompt_id", pa.string(), nullable=False),
-        pa.field("dataset", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("prompt_ids", pa.list_(pa.int32()), nullable=False),
-        pa.field("output_ids", pa.list_(pa.int32()), nullable=False),
-        pa.field("num_output", pa.int32(), nullable=False),
-        pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
-        pa.field("top_ids", pa.list_(pa.int32())),
-        pa.field("top_logprobs", pa.list_(pa.float32())),
-        pa.field("finish_reason", pa.string(), nullable=False),
-        pa.field("seed", pa.int64(), nullable=False),
-    ]
-)
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FinishReason = Literal["eos", "length"]
 Ints = np.ndarray[tuple[int], np.dtype[np.int32]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
+
+
+@cache
+def schema() -> "pa.Schema":
+    """The columns. Parquet is imported by those who read or write shards: an answer from records does without."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("prompt_id", pa.string(), nullable=False),
+            pa.field("dataset", pa.string(), nullable=False),
+            pa.field("split", pa.string(), nullable=False),
+            pa.field("prompt_ids", pa.list_(pa.int32()), nullable=False),
+            pa.field("output_ids", pa.list_(pa.int32()), nullable=False),
+            pa.field("num_output", pa.int32(), nullable=False),
+            pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
+            pa.field("top_ids", pa.list_(pa.int32())),
+            pa.field("top_logprobs", pa.list_(pa.float32())),
+            pa.field("finish_reason", pa.string(), nullable=False),
+            pa.field("seed", pa.int64(), nullable=False),
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -114,23 +123,31 @@ class Trace(StrictConfig):
 
 def write_shard(path: Path, rows: Iterable[TraceRow]) -> None:
     """Write one shard atomically. The same rows give the same bytes."""
-    records = [{name: getattr(row, name) for name in SCHEMA.names} for row in rows]
-    table = pa.Table.from_pylist(records, schema=SCHEMA)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    records = [{name: getattr(row, name) for name in schema().names} for row in rows]
+    table = pa.Table.from_pylist(records, schema=schema())
     write_atomic(path, lambda partial: pq.write_table(table, partial, compression="zstd"))
 
 
 def describe_shard(path: Path) -> Shard:
     """Count and digest a written shard."""
+    import pyarrow.parquet as pq
+
     lengths = pq.read_table(path, columns=["num_output"])["num_output"].to_numpy()
     return Shard(file=path.name, sha256=file_digest(path), num_prompts=len(lengths), num_tokens=int(lengths.sum()))
 
 
 def read_shard(path: Path) -> Iterator[TraceRow]:
     """The rows of one shard, in order."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         batches = pq.ParquetFile(path).iter_batches(batch_size=256)
         for batch in batches:
-            columns = {name: batch.column(name) for name in SCHEMA.names}
+            columns = {name: batch.column(name) for name in schema().names}
             for i in range(batch.num_rows):
                 yield _row(columns, i)
     except (pa.ArrowInvalid, OSError, KeyError) as error:

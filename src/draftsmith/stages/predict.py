@@ -21,7 +21,6 @@ from draftsmith.core.records import (
     Scorecard,
     ThroughputPoint,
 )
-from draftsmith.core.scores import read_scores, scores_path
 from draftsmith.core.store import Store, digest, read_record
 from draftsmith.core.trace import TraceReader, TraceRow
 from draftsmith.theory.acceptance import Array, row_chances
@@ -234,6 +233,8 @@ def _replay(
 
 def _chances(trace: TraceReader, scorecard: Scorecard, folder: Path, widest: int) -> Iterator[tuple[TraceRow, Array]]:
     """Every row of the trace with its acceptance chances, from the scores kept beside the scorecard."""
+    from draftsmith.core.scores import read_scores, scores_path
+
     draft = scorecard.draft
     folder = folder.parent if folder.is_file() else folder
     for index in range(len(trace.record.shards)):

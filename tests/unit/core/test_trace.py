@@ -12,7 +12,7 @@ import pytest
 
 from draftsmith.core.errors import ConfigError, RecordError
 from draftsmith.core.store import file_digest, write_json
-from draftsmith.core.trace import SCHEMA, TraceReader, TraceRow, describe_shard, read_shard, write_shard
+from draftsmith.core.trace import TraceReader, TraceRow, describe_shard, read_shard, schema, write_shard
 from tests.unit.builders import VOCABULARY, assert_explains, floats, ints, trace_row, write_trace
 
 PLAIN = trace_row("plain", [5, 6, 7], logprobs=floats(-0.5, -1.25, 0.0))
@@ -46,7 +46,7 @@ class TestShards:
 
     def test_the_columns_are_those_of_the_schema(self, tmp_path: Path) -> None:
         write_shard(tmp_path / "shard", ROWS)
-        assert pq.read_schema(tmp_path / "shard").equals(SCHEMA)
+        assert pq.read_schema(tmp_path / "shard").equals(schema())
 
     def test_the_same_rows_are_the_same_bytes(self, tmp_path: Path) -> None:
         for name in ("one", "two"):
