@@ -35,12 +35,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Lab:
-    """Where the real models and data sets are, where a benchmark keeps what it made, and whether only a slice is wanted."""
+    """Where the real models and data sets are, where a benchmark keeps what it made and what it measured so far, and whether
+    only a slice is wanted."""
 
-    name: str
     models: Path
     data: Path
     store: Path
+    cells: Path
     quick: bool
 
     @property
@@ -59,11 +60,6 @@ class Lab:
     def drafts(self) -> Path:
         return self.models / "drafts"
 
-    @property
-    def cells(self) -> Path:
-        """What was measured so far, until the figure is published."""
-        return self.store / "cells" / self.name
-
     def kept(self, cell: str, measure: Callable[[], Any]) -> Any:
         """A cell as JSON has it: measured now, or before the benchmark was cut off."""
         path = self.cells / f"{cell}.json"
@@ -79,10 +75,12 @@ def _folder(variable: str) -> Path:
     return Path(value).resolve()
 
 
-def open_lab(name: str, quick: bool) -> Lab:
-    """As the environment says where it is."""
-    store = Path(os.environ.get("DRAFTSMITH_STORE", ROOT / "runs"))
-    return Lab(name, _folder("DRAFTSMITH_LAB"), _folder("DRAFTSMITH_DATA"), store / ("quick" if quick else "benchmarks"), quick)
+def open_lab(name: str, quick: bool, carried: bool = False) -> Lab:
+    """As the environment says where it is. Cells that are `carried` stand in the repository until the figure is published, so
+    that another machine of the kind can go on."""
+    store = Path(os.environ.get("DRAFTSMITH_STORE", ROOT / "runs")) / ("quick" if quick else "benchmarks")
+    cells = ROOT / "benchmarks" if carried and not quick else store
+    return Lab(_folder("DRAFTSMITH_LAB"), _folder("DRAFTSMITH_DATA"), store, cells / "cells" / name, quick)
 
 
 def short_prompts(lab: Lab, num_prompts: int, max_new_tokens: int, engine: dict[str, Any]) -> list[TraceRow]:
@@ -100,12 +98,12 @@ def short_prompts(lab: Lab, num_prompts: int, max_new_tokens: int, engine: dict[
     return list(TraceReader(trace.folder).rows())
 
 
-def run(name: str, measure: Callable[[Lab], Result]) -> None:
+def run(name: str, measure: Callable[[Lab], Result], carried: bool = False) -> None:
     """Measure, publish, print the figure on the last line, and exit 1 where the goal is missed."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=measure.__doc__)
     parser.add_argument("--quick", action="store_true", help="a slice of the same workload; its result is not published")
     quick = parser.parse_args().quick
-    lab = open_lab(name, quick)
+    lab = open_lab(name, quick, carried)
     result = measure(lab)
     provenance = collect({}).model_dump(mode="json", exclude={"inputs", "seconds", "command"})
     published = {

@@ -48,12 +48,14 @@ class Turns:
 
 @dataclass(frozen=True)
 class Task:
-    """What one cell runs: recorded rows with the draft's chances, how far ahead, how many rows at once, and where to end."""
+    """What one cell runs: recorded rows with the draft's chances, how far ahead, how many rows at once, how many times over,
+    and where to end."""
 
     rows: list[TraceRow]
     chances: list[np.ndarray]
     lookahead: int
     batch: int
+    passes: int
     eos_ids: tuple[int, ...]
     max_new_tokens: int
 
@@ -72,9 +74,9 @@ def _places(batch: int, contexts: Sequence[int]) -> list[tuple[int, int]]:
     return [(b, c) for b in sorted({1, max(1, batch // 2), batch}) for c in contexts]
 
 
-def _chunks(rows: list[TraceRow], batch: int) -> list[list[int]]:
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt_ids))
-    return [order[low : low + batch] for low in range(0, len(order), batch)]
+def _chunks(task: Task) -> list[list[int]]:
+    order = sorted(range(len(task.rows)), key=lambda i: len(task.rows[i].prompt_ids))
+    return [order[low : low + task.batch] for low in range(0, len(order), task.batch)] * task.passes
 
 
 @contextmanager
@@ -117,7 +119,7 @@ def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfi
             for k in (lookahead, 0) * _WARM_STEPS:
                 profile_step(place, k)
         seen.clear()
-        for chunk in _chunks(rows, batch):
+        for chunk in _chunks(task):
             live = decoding([Request(rows[i].prompt_ids, 0) for i in chunk], Limits(task.max_new_tokens, task.eos_ids))
             while len(live.rows):
                 near = _near(places, len(live.rows), int(live.lengths_B.max()), rng)
@@ -181,9 +183,7 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
                     turns.rounds.add((k, *place), Visit.of(steps))
 
             live.time_steps(batch, contexts[0], (lookahead, 0), _VISIT_STEPS)  # warm
-            slices = [
-                (chunk, begin) for chunk in _chunks(rows, batch) for begin in range(0, task.max_new_tokens, _SLICE_TOKENS)
-            ]
+            slices = [(chunk, begin) for chunk in _chunks(task) for begin in range(0, task.max_new_tokens, _SLICE_TOKENS)]
             for turn, (chunk, begin) in enumerate(slices):
                 going = [i for i in chunk if rows[i].num_output - begin > 1]
                 if not going:

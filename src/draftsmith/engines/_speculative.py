@@ -74,9 +74,9 @@ class ModelProposer:
         self.known_B = lengths_B - 1
 
     def propose(self, tokens_BS: Tensor, lengths_B: Tensor, lookahead: int, uniform_BK: Tensor) -> Proposal:
-        # Usually only a row's last token is new. After full acceptance the last proposal is too: it was proposed, but never
-        # fed. Rows that know it already are fed it again, which writes the same values into the same slot.
-        self.known_B = torch.minimum(self.known_B, lengths_B - 1)
+        # A row's last token is new. After full acceptance the last proposal is too: it was proposed, but never fed. Every step
+        # feeds both, so that its time does not hang on what was accepted; a known one writes the same values into its slot.
+        self.known_B = torch.minimum(self.known_B, lengths_B - min(2, int(lengths_B.min())))
         behind = int((lengths_B - self.known_B).max())
         positions = lengths_B[:, None] + torch.arange(-behind, 0, device=lengths_B.device)
         new = tokens_BS.gather(1, positions)

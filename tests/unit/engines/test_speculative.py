@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import Tensor
+
 from draftsmith.core.errors import EngineError
 from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, NgramDraft, Request
 from draftsmith.core.sampling import Sampling
@@ -69,6 +71,24 @@ def test_last_proposals_kv_after_full_acceptance(target: Path) -> None:
     with PLUGIN.live(target, ModelDraft(path=str(target)), 3, GREEDY, CONFIG) as live:
         run = live.run(requests(), limits)
     assert all((row.step_tokens[:-1] == 4).all() for row in run.rows)
+
+
+def test_a_steps_passes_do_not_hang_on_what_was_accepted(target: Path, draft: Path) -> None:
+    def widths(drafting: Path) -> set[tuple[int, ...]]:
+        proposer, passes = ModelProposer(_load(Checkpoint(drafting, False), CONFIG), "greedy", GREEDY, 64), []
+        forward = proposer.model.forward
+
+        def noted(tokens_BQ: Tensor, positions_BQ: Tensor, keep_logits: int) -> Tensor:
+            passes.append(tokens_BQ.shape[1])
+            return forward(tokens_BQ, positions_BQ, keep_logits)
+
+        proposer.model.forward = noted  # type: ignore[method-assign]
+        chosen = [request for request in requests() if len(request.prompt_ids) > 1]
+        decode(_load(Checkpoint(target, False), CONFIG), proposer, 3, chosen, GREEDY, Limits(24, ()), Clocks())
+        steps = np.array(passes[1:-3])  # without the prefill, and without the last step, which may look less far ahead
+        return {tuple(step) for step in steps[: len(steps) // 3 * 3].reshape(-1, 3)}
+
+    assert widths(draft) == widths(target) == {(2, 1, 1)}
 
 
 def test_the_end_token_ends_a_row_inside_an_accepted_run(target: Path) -> None:
