@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,11 +18,12 @@ from draftsmith.core.trace import TraceRow
 from draftsmith.theory.batches import RowSteps, row_steps
 
 Cell = tuple[int, int, int]  # lookahead, batch, context asked for
-_IDLE_SHARE = 0.1  # of the profiled steps: without proposals, for the older formulas and for the last steps of a row
+_IDLE_SHARE = 0.1  # of the profile: without proposals, for the older formulas and where an engine's last steps look less far
 _PROFILED = 0.5  # of the live steps have a step of the profile beside them
 _WARM_STEPS = 3
 _SLICE_TOKENS = 32
-_VISIT_STEPS = 8
+_VISIT_STEPS = 16
+_LEAST_STEPS = 8  # of a place that a step-by-step run was seldom near
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class LiveTurn:
 class Turns:
     """All of one cell."""
 
-    VERSION: ClassVar[int] = 3  # of what a turn is: cells measured in another way are not mixed in
+    VERSION: ClassVar[int] = 4  # of what a turn is: cells measured in another way are not mixed in
     max_new_tokens: int
     acceptance: float
     context: float
@@ -48,14 +50,12 @@ class Turns:
 
 @dataclass(frozen=True)
 class Task:
-    """What one cell runs: recorded rows with the draft's chances, how far ahead, how many rows at once, how many times over,
-    and where to end."""
+    """What one cell runs: recorded rows with the draft's chances, how far ahead, how many rows at once, and where to end."""
 
     rows: list[TraceRow]
     chances: list[np.ndarray]
     lookahead: int
     batch: int
-    passes: int
     eos_ids: tuple[int, ...]
     max_new_tokens: int
 
@@ -70,13 +70,14 @@ def _begin(task: Task) -> Turns:
 
 
 def _places(batch: int, contexts: Sequence[int]) -> list[tuple[int, int]]:
-    """Rows end one after the other, so smaller batches are met as well."""
-    return [(b, c) for b in sorted({1, max(1, batch // 2), batch}) for c in contexts]
+    """Rows end one after the other, so every smaller batch is met as well. None is left to a line between two others: a step's
+    time has stairs."""
+    return [(b, c) for b in range(1, batch + 1) for c in contexts]
 
 
 def _chunks(task: Task) -> list[list[int]]:
     order = sorted(range(len(task.rows)), key=lambda i: len(task.rows[i].prompt_ids))
-    return [order[low : low + task.batch] for low in range(0, len(order), task.batch)] * task.passes
+    return [order[low : low + task.batch] for low in range(0, len(order), task.batch)]
 
 
 @contextmanager
@@ -142,7 +143,7 @@ def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfi
             )
         for place in places:  # a place that the run was never near still needs some steps
             for k in (lookahead, 0):
-                while len(seen.get((k, *place), [])) < 2 * _VISIT_STEPS:
+                while len(seen.get((k, *place), [])) < _LEAST_STEPS:
                     profile_step(place, k)
         for cell, steps in seen.items():
             for part in np.array_split(np.arange(len(steps)), 4):
@@ -151,6 +152,13 @@ def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfi
 
     with torch.inference_mode():
         yield take
+
+
+def _some_step(rows: list[RowSteps], rng: np.random.Generator) -> tuple[int, int]:
+    """How many rows a step had, and their mean context: a step drawn by lot."""
+    step = int(rng.integers(max(len(row.step_tokens) for row in rows)))
+    going = [row for row in rows if len(row.step_tokens) > step]
+    return len(going), round(float(np.mean([row.first_context + row.step_tokens[:step].sum() for row in going])))
 
 
 def _near(places: list[tuple[int, int]], rows: int, context: int, rng: np.random.Generator) -> tuple[int, int]:
@@ -165,7 +173,8 @@ def _near(places: list[tuple[int, int]], rows: int, context: int, rng: np.random
 
 @contextmanager
 def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, contexts: Sequence[int]) -> Iterator[Take]:
-    """In slices: the live run goes on from recorded text for 32 tokens, then a few steps are profiled, and so on."""
+    """In slices: the live run goes on from recorded text for 32 tokens, then a few steps are profiled at a place near to one of
+    its steps, drawn by lot, and so on."""
     plugin = registry.load("engines", "vllm")
     engine: AbstractContextManager[LiveEngine] = plugin.live(
         target, ModelDraft(path=str(draft)), most, Sampling(), config, adjustable=True
@@ -176,43 +185,42 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
             rows, chances, lookahead, batch = task.rows, task.chances, task.lookahead, task.batch
             turns, rng = _begin(task), np.random.default_rng(0)
             places = _places(batch, contexts)
-            own = [place for place in places if place[0] == batch]
 
-            def visit(place: tuple[int, int]) -> None:
-                for k, steps in live.time_steps(*place, (lookahead, 0), _VISIT_STEPS).items():
-                    turns.rounds.add((k, *place), Visit.of(steps))
+            def visit(place: tuple[int, int], k: int) -> None:
+                turns.rounds.add((k, *place), Visit.of(live.time_steps(*place, (k,), _VISIT_STEPS)[k]))
 
-            live.time_steps(batch, contexts[0], (lookahead, 0), _VISIT_STEPS)  # warm
-            slices = [(chunk, begin) for chunk in _chunks(task) for begin in range(0, task.max_new_tokens, _SLICE_TOKENS)]
-            for turn, (chunk, begin) in enumerate(slices):
+            for k in (lookahead, 0):
+                live.time_steps(batch, contexts[0], (k,), _VISIT_STEPS)  # warm
+            for chunk, begin in product(_chunks(task), range(0, task.max_new_tokens, _SLICE_TOKENS)):
                 going = [i for i in chunk if rows[i].num_output - begin > 1]
                 if not going:
                     continue
-                visit(own[turn % len(own)])
-                if turn % 4 == 0:
-                    visit(places[turn // 4 % len(places)])
                 ends = {i: min(rows[i].num_output, begin + _SLICE_TOKENS) for i in going}
                 requests = [Request(np.concatenate([rows[i].prompt_ids, rows[i].output_ids[:begin]]), 0) for i in going]
                 limits = Limits(min(_SLICE_TOKENS, task.max_new_tokens - begin), task.eos_ids)
                 outcome = live.run(requests, limits, lookahead)
                 firsts = [len(request.prompt_ids) + 1 for request in requests]
-                turns.runs.append(
-                    LiveTurn(
-                        tokens=outcome.decode_tokens,
-                        seconds=outcome.decode_seconds,
-                        live=[
-                            RowSteps(first, np.asarray(row.step_tokens, dtype=np.int64))
-                            for first, row in zip(firsts, outcome.rows, strict=True)
-                        ],
-                        predicted=[
-                            RowSteps(first, row_steps(chances[i][begin + 1 :], ends[i] - begin - 1, lookahead, rng))
-                            for first, i in zip(firsts, going, strict=True)
-                        ],
-                    )
+                turn = LiveTurn(
+                    tokens=outcome.decode_tokens,
+                    seconds=outcome.decode_seconds,
+                    live=[
+                        RowSteps(first, np.asarray(row.step_tokens, dtype=np.int64))
+                        for first, row in zip(firsts, outcome.rows, strict=True)
+                    ],
+                    predicted=[
+                        RowSteps(first, row_steps(chances[i][begin + 1 :], ends[i] - begin - 1, lookahead, rng))
+                        for first, i in zip(firsts, going, strict=True)
+                    ],
                 )
+                turns.runs.append(turn)
+                if any(len(row.step_tokens) for row in turn.live):
+                    visit(_near(places, *_some_step(turn.live, rng), rng), lookahead)
+                if rng.random() < _IDLE_SHARE:
+                    visit((batch, int(rng.choice(contexts))), 0)
             for place in places:
-                while turns.rounds.count((lookahead, *place)) < 2:
-                    visit(place)
+                for k in (lookahead, 0) if place[0] == batch else (lookahead,):
+                    while turns.rounds.count((k, *place)) < 2:
+                        visit(place, k)
             return turns
 
         yield take

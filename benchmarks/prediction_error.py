@@ -27,8 +27,8 @@ from draftsmith.theory.formulas import leviathan_throughput, paper_throughput
 from draftsmith.theory.throughput import StepTable
 
 LOOKAHEADS = (1, 3, 5, 8)
-# Passes over the rows, by batch: eight rows at a time are done in a few turns, and a slow second falls into one of them.
-PASSES = {1: 1, 8: 4}
+# Every fourth recorded row at batch 1, all of them at batch 8, where a turn has eight.
+EVERY = {1: 4, 8: 1}
 GOAL_WORST, GOAL_MEDIAN = 0.035, 0.015
 TURNS = {"transformers": transformers_turns, "vllm": vllm_turns}
 
@@ -42,7 +42,7 @@ class Pair:
     prompts: int
     prompt_tokens: int
     new_tokens: int
-    contexts: tuple[int, int]
+    contexts: tuple[int, ...]
     room: int
     lookaheads: tuple[int, ...] = LOOKAHEADS
 
@@ -62,7 +62,7 @@ def measure(lab: Lab) -> Result:
         holds=worst <= GOAL_WORST and median <= GOAL_MEDIAN,
         spread=f"median standard error of a cell over its turns {100 * _median(cells, 'turns_error'):.1f}%",
         workload=f"{len(cells)} combinations: SmolLM2-135M-Instruct with cuts of 20, 11 and 5 of its layers, TinyLlama-1.1B "
-        f"with stories15M, bf16, lookahead {', '.join(map(str, LOOKAHEADS))}, batch 1 and 8 (rows {PASSES[8]} times over), "
+        f"with stories15M, bf16, lookahead {', '.join(map(str, LOOKAHEADS))}, batch 1 and 8, "
         "both engines, HellaSwag and chat; profile and live run take turns, "
         "on vLLM in slices of 32 tokens that go on from recorded text",
         details={
@@ -95,15 +95,15 @@ def _grouped(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _pairs(lab: Lab) -> Iterator[Pair]:
     if lab.quick:
-        yield Pair(lab.smollm2, [noisy_copy(lab, 0.7)], 8, 128, 12, (32, 160), 512, (3,))
+        yield Pair(lab.smollm2, [noisy_copy(lab, 0.7)], 16, 128, 12, (32, 160), 512, (3,))
         return
     drafts = [depth_cut(lab, layers) for layers in (20, 11, 5)]
-    yield Pair(lab.smollm2, drafts, 20, 256, 160, (32, 416), 1024)
-    yield Pair(lab.tinyllama, [lab.stories], 8, 64, 120, (32, 144), 256, (3, 8))  # stories15M has 256 positions
+    yield Pair(lab.smollm2, drafts, 80, 256, 160, (32, 160, 416), 1024)
+    yield Pair(lab.tinyllama, [lab.stories], 32, 64, 120, (32, 144), 256, (3, 8))  # stories15M has 256 positions
 
 
 def _config(engine: str, room: int) -> EngineConfig:
-    return EngineConfig(kind=engine, dtype="bfloat16", threads=2, batch_size=max(PASSES), max_model_len=room, kv_cache_gb=2)
+    return EngineConfig(kind=engine, dtype="bfloat16", threads=2, batch_size=max(EVERY), max_model_len=room, kv_cache_gb=2)
 
 
 @dataclass(frozen=True)
@@ -126,16 +126,17 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
         def cell(lookahead: int, batch: int) -> dict[str, Any]:
             at = ready()
             ends = at.trace.eos_ids, pair.new_tokens
-            turns = at.take(Task(at.rows, at.chances, lookahead, batch, PASSES[batch], *ends))
+            rows, chances = at.rows[:: EVERY[batch]], at.chances[:: EVERY[batch]]
+            turns = at.take(Task(rows, chances, lookahead, batch, *ends))
             found = {"engine": engine, "target": pair.target.name, "draft": draft.name, "lookahead": lookahead, "batch": batch}
             found |= _compare(plugin, turns, lookahead, batch)
             print({name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}, flush=True)
             return {**found, "busy": at.busy, "versions": plugin.versions(), "trace": at.trace.fingerprint}
 
         return [
-            lab.kept(f"v{Turns.VERSION}-{engine}-{draft.name}-{k}-{b}x{passes}", partial(cell, k, b))
+            lab.kept(f"v{Turns.VERSION}-{engine}-{draft.name}-{k}-{b}", partial(cell, k, b))
             for k in pair.lookaheads
-            for b, passes in PASSES.items()
+            for b in EVERY
         ]
 
 
@@ -162,7 +163,9 @@ def _ready(lab: Lab, engine: str, pair: Pair, draft: Path, stack: ExitStack) -> 
 
 
 def _compare(plugin: Engine, turns: Turns, lookahead: int, batch: int) -> dict[str, float]:
-    table, most = StepTable.from_cells(profile_cells(turns.rounds.summaries())), turns.max_new_tokens
+    cells, most = profile_cells(turns.rounds.summaries()), turns.max_new_tokens
+    idle = StepTable.from_cells([cell for cell in cells if cell.lookahead == 0 and cell.batch == batch])
+    table = StepTable.from_cells([cell for cell in cells if cell.lookahead or plugin.batching.clips_lookahead])
     predicted = [run_batches(one.predicted, lookahead, batch, table, plugin.batching, most) for one in turns.runs]
     # The same times for the steps that the live run really took: what is left is the error of the profile.
     timed = [run_batches(one.live, lookahead, batch, table, plugin.batching, most) for one in turns.runs]
@@ -171,7 +174,7 @@ def _compare(plugin: Engine, turns: Turns, lookahead: int, batch: int) -> dict[s
     replayed = _tokens_per_step([row for one in turns.runs for row in one.predicted])
     real = _tokens_per_step([row for one in turns.runs for row in one.live])
     draft_ms, verify_ms = (float(table.phase_ms(name, lookahead, batch, turns.context)) for name in ("draft", "verify"))
-    plain_ms = float(table.phase_ms("verify", 0, batch, turns.context) + table.phase_ms("overhead", 0, batch, turns.context))
+    plain_ms = float(idle.step_ms(0, batch, turns.context))
     speed = tokens / seconds
     return {
         "live_tokens_per_second": speed,
