@@ -3,7 +3,8 @@ Reads a Profile and a Scorecard, or numbers typed in; writes a Prediction: throu
 
 With the trace as well, each row's steps go through the engine's batching rule; without it, batches count as full."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -90,12 +91,8 @@ def _predict(config: PredictConfig, profile: Profile | None, scorecard: Scorecar
     baseline, idle = (_without_proposals(one, batches, contexts) for one in (plain, table))
     if replayed is not None:
         baseline, idle = ({(b, contexts[0]): speeds[0, b] for b in batches} for speeds in (replayed.plain, replayed.drafted))
-    points = [
-        _point(lookahead, batch, context, tokens_per_step, errors, baseline, plain, table, replayed)
-        for context in contexts
-        for batch in batches
-        for lookahead in tokens_per_step
-    ]
+    places = [(lookahead, batch, context) for context in contexts for batch in batches for lookahead in tokens_per_step]
+    points = _points(places, tokens_per_step, errors, baseline, plain, table, replayed)
     schedule = best_lookaheads(points, idle)
     return Prediction(
         target=profile.target if profile else "your target",
@@ -251,32 +248,36 @@ def _chances(trace: TraceReader, scorecard: Scorecard, folder: Path, widest: int
             yield row, row_chances(row, score, method)
 
 
-def _point(
-    lookahead: int,
-    batch: int,
-    context: int,
+def _points(
+    places: Sequence[tuple[int, int, int]],
     tokens_per_step: Mapping[int, float],
     errors: Mapping[int, float],
     baseline: Mapping[tuple[int, int], float],
     plain: StepTable,
     table: StepTable,
     replayed: RealBatches | None,
-) -> ThroughputPoint:
-    place = (lookahead, batch, context)
-    speed = float(throughput(tokens_per_step[lookahead], table.step_ms(*place), batch))
-    if replayed is not None:
-        speed = replayed.drafted[lookahead, batch]
-    parts = (errors[lookahead], float(table.relative_error(*place)), float(plain.relative_error(0, batch, context)))
-    return ThroughputPoint(
-        lookahead=lookahead,
-        batch=batch,
-        context=context,
-        tokens_per_step=tokens_per_step[lookahead],
-        tokens_per_second=speed,
-        speedup=speed / baseline[batch, context],
-        error=float(np.sqrt(sum(part**2 for part in parts))),
-        **{f"{name}_ms": float(table.phase_ms(name, *place)) for name in PHASES},
-    )
+) -> list[ThroughputPoint]:
+    """At every (lookahead, batch, context). The tables are read once for all of them."""
+    axes = np.array(places).T
+    step_ms, phases = table.step_ms(*axes), {f"{name}_ms": table.phase_ms(name, *axes) for name in PHASES}
+    step_errors, plain_errors = table.relative_error(*axes), plain.relative_error(0, *axes[1:])
+    points = []
+    for at, (lookahead, batch, context) in enumerate(places):
+        speed = float(throughput(tokens_per_step[lookahead], step_ms[at], batch))
+        if replayed is not None:
+            speed = replayed.drafted[lookahead, batch]
+        point = ThroughputPoint(
+            lookahead=lookahead,
+            batch=batch,
+            context=context,
+            tokens_per_step=tokens_per_step[lookahead],
+            tokens_per_second=speed,
+            speedup=speed / baseline[batch, context],
+            error=math.hypot(errors[lookahead], step_errors[at], plain_errors[at]),
+            **{name: float(one[at]) for name, one in phases.items()},
+        )
+        points.append(point)
+    return points
 
 
 def _memory(config: PredictConfig, profile: Profile | None, contexts: tuple[int, ...]) -> MemoryCost | None:
