@@ -8,7 +8,7 @@
 
 Settings are those of the stage's config class, by name; nested ones (`engine`, `sampling`) take a dictionary. Everything is
 kept in a store (default: the folder `runs`): the same call again returns the kept record at once. A verb imports its stage
-when it is called: an answer from records does not wait for what trains."""
+when it is called: an answer from records does not wait for what trains, nor for what draws."""
 
 import os
 from dataclasses import dataclass
@@ -34,16 +34,6 @@ from draftsmith.core.records import (
 )
 from draftsmith.core.store import Store, read_record
 from draftsmith.core.trace import Trace
-from draftsmith.figures.design import design as design_chart
-from draftsmith.figures.forged import forged as forged_chart
-from draftsmith.figures.forged import page_sections as forged_sections
-from draftsmith.figures.learning import learning
-from draftsmith.figures.page import write_page
-from draftsmith.figures.prediction import break_even, page_sections, step_split, throughput
-from draftsmith.figures.rows import rows as rows_chart
-from draftsmith.figures.save import save_chart
-from draftsmith.figures.shapes import shapes as shapes_chart
-from draftsmith.figures.tokens_per_step import tokens_per_step
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
@@ -192,6 +182,10 @@ def predict(*, store: str | Path | None = None, **settings: Any) -> Kept[Predict
 
 def predict_pictures(kept: Kept[Prediction]) -> list[Path]:
     """Draw a prediction beside its record: one page with everything, and each picture as PNG and SVG. Needs `report`."""
+    from draftsmith.figures.page import write_page
+    from draftsmith.figures.prediction import break_even, page_sections, step_split, throughput
+    from draftsmith.figures.save import save_chart
+
     page = kept.folder / "prediction.html"
     title = f"{kept.record.draft} drafting for {kept.record.target}"
     write_page(page, title, kept.record.verdict.sentence, page_sections(kept.record))
@@ -202,17 +196,28 @@ def predict_pictures(kept: Kept[Prediction]) -> list[Path]:
 
 def shape_picture(kept: Kept[ShapeProfile]) -> list[Path]:
     """Draw step time against depth and width beside a shape profile. Needs the extra `report`."""
+    from draftsmith.figures.save import save_chart
+    from draftsmith.figures.shapes import shapes as shapes_chart
+
     return save_chart(shapes_chart(kept.record), kept.folder, "shapes")
 
 
 def picture(card: Kept[Scorecard], live: tuple[Kept[LiveCard], ...] = ()) -> list[Path]:
     """Draw tokens per step against lookahead beside the scorecard, as PNG, SVG and HTML. Needs the extra `report`."""
+    from draftsmith.figures.save import save_chart
+    from draftsmith.figures.tokens_per_step import tokens_per_step
+
     chart = tokens_per_step(card.record, [one.record for one in live])
     return save_chart(chart, card.folder, "tokens_per_step")
 
 
 def forge_page(kept: Kept[Forged]) -> list[Path]:
     """Draw the one-page result beside a forged draft, and its picture as PNG and SVG. Needs the extra `report`."""
+    from draftsmith.figures.forged import forged as forged_chart
+    from draftsmith.figures.forged import page_sections as forged_sections
+    from draftsmith.figures.page import write_page
+    from draftsmith.figures.save import save_chart
+
     page, made = kept.folder / "forged.html", kept.record
     lead = f"{made.speedup:.2f} x plain decoding at lookahead {made.lookahead}, batch {made.batch}, on {made.engine}."
     write_page(page, f"A draft for {made.target}", lead, forged_sections(made))
@@ -221,16 +226,25 @@ def forge_page(kept: Kept[Forged]) -> list[Path]:
 
 def rows_picture(kept: Kept[RowsCard]) -> list[Path]:
     """Draw tokens per step against output rows beside a card. Needs the extra `report`."""
+    from draftsmith.figures.rows import rows as rows_chart
+    from draftsmith.figures.save import save_chart
+
     return save_chart(rows_chart(kept.record), kept.folder, "rows")
 
 
 def design_picture(kept: Kept[Design]) -> list[Path]:
     """Draw draft time against acceptance beside a design. Needs the extra `report`."""
+    from draftsmith.figures.design import design as design_chart
+    from draftsmith.figures.save import save_chart
+
     return save_chart(design_chart(kept.record), kept.folder, "design")
 
 
 def learning_picture(kept: Kept[DistilledCheckpoint], **others: Kept[DistilledCheckpoint]) -> list[Path]:
     """Draw tokens per step against training tokens beside a distilled checkpoint, with other runs by name. Needs `report`."""
+    from draftsmith.figures.learning import learning
+    from draftsmith.figures.save import save_chart
+
     runs = {kept.record.loss: kept.record, **{name: one.record for name, one in others.items()}}
     return save_chart(learning(runs), kept.folder, "learning")
 
