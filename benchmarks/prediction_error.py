@@ -121,7 +121,7 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
     """Every cell of one pair. The models are loaded only if one is missing."""
     plugin: Engine = registry.load("engines", engine)
     with ExitStack() as stack:
-        ready = cache(lambda: _ready(lab, engine, pair, draft, stack))
+        ready = cache(lambda: _ready(lab, engine, plugin, pair, draft, stack))
 
         def cell(lookahead: int, batch: int) -> dict[str, Any]:
             at = ready()
@@ -140,8 +140,7 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
         ]
 
 
-def _ready(lab: Lab, engine: str, pair: Pair, draft: Path, stack: ExitStack) -> Ready:
-    plugin: Engine = registry.load("engines", engine)
+def _ready(lab: Lab, engine: str, plugin: Engine, pair: Pair, draft: Path, stack: ExitStack) -> Ready:
     config = _config(engine, pair.room)
     trace = api.record(
         target=pair.target,
