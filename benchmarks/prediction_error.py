@@ -1,7 +1,7 @@
 """Predicted against live throughput: a bf16 trace and a profile predict, cell by cell, what a live run then does.
 
-A machine's speed drifts by more than the error that is to be shown. So the profile and the live run take turns: on
-transformers step by step, on vLLM in slices of a few seconds. Both see the same minutes, and neither sees the other's steps."""
+A machine's speed drifts by more than the error that is to be shown, within seconds. So the profile and the live run take turns:
+on transformers step by step, on vLLM by four steps. Both see the same moments, and neither sees the other's steps."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks._drafts import depth_cut, noisy_copy
 from benchmarks._evidence import Lab, Result, run
-from benchmarks._turns import Take, Task, Turns, transformers_turns, vllm_turns
+from benchmarks._turns import Take, Task, Turns, transformers_turns
 from draftsmith import api
 from draftsmith.core import registry
 from draftsmith.core.protocols import Engine, EngineConfig
@@ -27,22 +27,23 @@ from draftsmith.theory.formulas import leviathan_throughput, paper_throughput
 from draftsmith.theory.throughput import StepTable
 
 LOOKAHEADS = (1, 3, 5, 8)
-# Every fourth recorded row at batch 1, all of them at batch 8, where a turn has eight.
-EVERY = {1: 4, 8: 1}
+BATCHES = (1, 8)
+# Which recorded rows run, by engine and batch: every so manieth.
+EVERY = {("transformers", 1): 4, ("transformers", 8): 1, ("vllm", 1): 4, ("vllm", 8): 2}
+VERSIONS = {"transformers": 4, "vllm": 6}  # of what a turn is: cells measured in another way are not mixed in
 GOAL_WORST, GOAL_MEDIAN = 0.035, 0.015
-TURNS = {"transformers": transformers_turns, "vllm": vllm_turns}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A target with its drafts, how many prompts of each data set, how long, and the contexts that are profiled."""
+    """A target with its drafts, how many prompts of each data set, how long, and the contexts profiled on each engine."""
 
     target: Path
     drafts: Sequence[Path]
     prompts: int
     prompt_tokens: int
     new_tokens: int
-    contexts: tuple[int, ...]
+    contexts: dict[str, tuple[int, ...]]
     room: int
     lookaheads: tuple[int, ...] = LOOKAHEADS
 
@@ -50,7 +51,11 @@ class Pair:
 def measure(lab: Lab) -> Result:
     """The relative error of predicted tokens per second, over all cells."""
     cells = [
-        cell for engine in TURNS for pair in _pairs(lab) for draft in pair.drafts for cell in _cells(lab, engine, pair, draft)
+        cell
+        for engine in VERSIONS
+        for pair in _pairs(lab)
+        for draft in pair.drafts
+        for cell in _cells(lab, engine, pair, draft)
     ]
     errors = np.abs([cell["error"] for cell in cells])
     worst, median = float(errors.max()), float(np.median(errors))
@@ -64,7 +69,7 @@ def measure(lab: Lab) -> Result:
         workload=f"{len(cells)} combinations: SmolLM2-135M-Instruct with cuts of 20, 11 and 5 of its layers, TinyLlama-1.1B "
         f"with stories15M, bf16, lookahead {', '.join(map(str, LOOKAHEADS))}, batch 1 and 8, "
         "both engines, HellaSwag and chat; profile and live run take turns, "
-        "on vLLM in slices of 32 tokens that go on from recorded text",
+        "step by step on transformers, by four steps on vLLM, where every 32 tokens the live run goes on from recorded text",
         details={
             "by engine, target and batch": _grouped(cells),
             "live tokens, least": min(cell["live_tokens"] for cell in cells if "smollm2" in cell["target"]),
@@ -95,15 +100,18 @@ def _grouped(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _pairs(lab: Lab) -> Iterator[Pair]:
     if lab.quick:
-        yield Pair(lab.smollm2, [noisy_copy(lab, 0.7)], 16, 128, 12, (32, 160), 512, (3,))
+        yield Pair(lab.smollm2, [noisy_copy(lab, 0.7)], 16, 128, 12, dict.fromkeys(VERSIONS, (32, 160)), 512, (3,))
         return
     drafts = [depth_cut(lab, layers) for layers in (20, 11, 5)]
-    yield Pair(lab.smollm2, drafts, 80, 256, 160, (32, 160, 416), 1024)
-    yield Pair(lab.tinyllama, [lab.stories], 32, 64, 120, (32, 144), 256, (3, 8))  # stories15M has 256 positions
+    # vLLM's steps have stairs over the context too.
+    contexts = {"transformers": (32, 160, 416), "vllm": (32, 96, 160, 224, 288, 416)}
+    yield Pair(lab.smollm2, drafts, 80, 256, 160, contexts, 1024)
+    contexts = {"transformers": (32, 144), "vllm": (32, 96, 160)}
+    yield Pair(lab.tinyllama, [lab.stories], 32, 64, 120, contexts, 256, (3, 8))  # stories15M has 256 positions
 
 
 def _config(engine: str, room: int) -> EngineConfig:
-    return EngineConfig(kind=engine, dtype="bfloat16", threads=2, batch_size=max(EVERY), max_model_len=room, kv_cache_gb=2)
+    return EngineConfig(kind=engine, dtype="bfloat16", threads=2, batch_size=max(BATCHES), max_model_len=room, kv_cache_gb=2)
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,8 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
         def cell(lookahead: int, batch: int) -> dict[str, Any]:
             at = ready()
             ends = at.trace.eos_ids, pair.new_tokens
-            rows, chances = at.rows[:: EVERY[batch]], at.chances[:: EVERY[batch]]
+            every = EVERY[engine, batch]
+            rows, chances = at.rows[::every], at.chances[::every]
             turns = at.take(Task(rows, chances, lookahead, batch, *ends))
             found = {"engine": engine, "target": pair.target.name, "draft": draft.name, "lookahead": lookahead, "batch": batch}
             found |= _compare(plugin, turns, lookahead, batch)
@@ -134,9 +143,9 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
             return {**found, "busy": at.busy, "versions": plugin.versions(), "trace": at.trace.fingerprint}
 
         return [
-            lab.kept(f"v{Turns.VERSION}-{engine}-{draft.name}-{k}-{b}", partial(cell, k, b))
+            lab.kept(f"v{VERSIONS[engine]}-{engine}-{draft.name}-{k}-{b}", partial(cell, k, b))
             for k in pair.lookaheads
-            for b in EVERY
+            for b in BATCHES
         ]
 
 
@@ -157,7 +166,12 @@ def _ready(lab: Lab, engine: str, plugin: Engine, pair: Pair, draft: Path, stack
         scores = scorer.score(rows)
     chances = [row_chances(row, score, "greedy") for row, score in zip(rows, scores, strict=True)]
     busy = warn_if_busy()
-    take = stack.enter_context(TURNS[engine](pair.target, draft, max(LOOKAHEADS), config, pair.contexts))
+    if engine == "transformers":
+        turns = transformers_turns
+    else:  # not above: vLLM reads its environment when it is imported, and the plugin sets it before
+        from benchmarks._vllm_turns import vllm_turns as turns
+    room = config.model_copy(update={"kv_cache_gb": 4})  # the profile's rows stay while the live run goes on
+    take = stack.enter_context(turns(pair.target, draft, max(LOOKAHEADS), room, pair.contexts[engine]))
     return Ready(take, trace.record, rows, chances, busy)
 
 

@@ -98,9 +98,6 @@ class Live:
         limits = Limits(self._room() - context, ())  # rows must not end while they are timed
         if batch > self._config.batch_size:
             raise EngineError(f"the engine has room for {self._config.batch_size} rows, not {batch}", "ask for smaller batches")
-        if not self._clock_runs:
-            self._llm.collective_rpc("draftsmith_start_clock")
-            self._clock_runs = True
         self._set_lookahead(lookaheads[0])
         self._add(requests, limits)
         lengths = dict.fromkeys(map(str, range(batch)), float(context))
@@ -110,20 +107,9 @@ class Live:
         for lookahead, count in blocks:
             self._set_lookahead(lookahead)
             for step in range(_WARM_STEPS + count):
-                length = sum(lengths.values()) / batch
-                self._llm.collective_rpc("draftsmith_read_clock")
-                began = time.perf_counter()
-                emitted = self._step(lengths)
-                total = time.perf_counter() - began
-                if emitted != batch:
-                    raise EngineError(
-                        f"only {emitted} of {batch} rows ran in a timed step",
-                        "give the engine more cache, or time smaller batches",
-                    )
-                inside = self._llm.collective_rpc("draftsmith_read_clock")[0]
+                timed_step = self._timed_step(lengths)
                 if step >= _WARM_STEPS:
-                    overhead = total - inside["draft"] - inside["verify"]
-                    timed[lookahead].append(StepSeconds(inside["draft"], inside["verify"], overhead, length))
+                    timed[lookahead].append(timed_step)
         engine.abort_request(list(lengths))
         while engine.has_unfinished_requests():
             engine.step()
@@ -148,6 +134,24 @@ class Live:
         for output in outputs:
             lengths[output.request_id] += len(output.outputs[0].token_ids)
         return sum(1 for output in outputs if output.outputs[0].token_ids)
+
+    def _timed_step(self, lengths: dict[str, float]) -> StepSeconds:
+        """As the clocks see it. All rows must take part."""
+        if not self._clock_runs:
+            self._llm.collective_rpc("draftsmith_start_clock")
+            self._clock_runs = True
+        length = sum(lengths.values()) / len(lengths)
+        self._llm.collective_rpc("draftsmith_read_clock")
+        began = time.perf_counter()
+        emitted = self._step(lengths)
+        total = time.perf_counter() - began
+        if emitted != len(lengths):
+            raise EngineError(
+                f"only {emitted} of {len(lengths)} rows ran in a timed step",
+                "give the engine more cache, or time smaller batches",
+            )
+        inside = self._llm.collective_rpc("draftsmith_read_clock")[0]
+        return StepSeconds(inside["draft"], inside["verify"], total - inside["draft"] - inside["verify"], length)
 
     def _set_lookahead(self, lookahead: int) -> None:
         """Of the next steps. vLLM looks it up by batch size; ours is the same for all."""

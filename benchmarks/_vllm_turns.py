@@ -1,0 +1,185 @@
+"""A live run on vLLM and a profile that take turns of a few steps, in one engine and over the same weights.
+
+vLLM steps all the requests it has at once. So the scheduler is shown one set of them at a time: those of the live run, or those
+of one place of the profile. The others rest, and keep their cache."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from vllm.sampling_params import RequestOutputKind
+
+from benchmarks._turns import IDLE_SHARE, PROFILED, Cell, LiveTurn, Take, Task, Turns, begin, chunks, near, places_of
+from draftsmith.core import registry
+from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
+from draftsmith.core.sampling import Sampling
+from draftsmith.core.timing import Visit
+from draftsmith.engines._vllm_live import Live
+from draftsmith.engines._vllm_requests import sampling_params, token_prompt
+from draftsmith.theory.batches import RowSteps, row_steps
+
+_SLICE_TOKENS = 32  # of the live run, which then goes on from recorded text: bf16 output would leave it
+_STEPS = 4  # of a turn
+_GROWTH = 32  # tokens by which a place's rows may outgrow its context before they begin anew
+_LEAST_VISITS = 2  # of a place that the live run was seldom near
+
+
+@dataclass
+class _Set:
+    """Requests that step together: how long each is, by its id. Those that have ended are gone."""
+
+    lookahead: int
+    lengths: dict[str, float] = field(default_factory=dict)
+    resting: list[Any] = field(default_factory=list)
+
+
+class _Sets:
+    """Many sets of requests in one vLLM engine, of which all but one rest."""
+
+    def __init__(self, live: Live) -> None:
+        self._live, self._engine = live, live._llm.llm_engine
+        self._scheduler: Any = self._engine.engine_core.engine_core.scheduler
+        self._going, self._begun = _Set(0), 0
+
+    def go(self, one: _Set) -> None:
+        """Wake this set; the one that was going rests."""
+        if one is not self._going:
+            self._going.resting = self._scheduler.running
+            self._scheduler.running, self._going = one.resting, one
+        self._live._set_lookahead(one.lookahead)
+
+    def begin(self, requests: list[Request], limits: Limits, lookahead: int) -> tuple[_Set, list[str]]:
+        """A new set, awake, up to where each row has a token or more; and the rows' ids."""
+        one, ids = _Set(lookahead), []
+        self.go(one)
+        for request in requests:
+            ids.append(str(self._begun))
+            self._begun += 1
+            one.lengths[ids[-1]] = float(len(request.prompt_ids))
+            params = sampling_params(request, Sampling(), limits, output_kind=RequestOutputKind.DELTA)
+            self._engine.add_request(ids[-1], token_prompt(request.prompt_ids), params)
+        waiting = set(ids)
+        while waiting:
+            waiting -= {row for row, tokens in self.step().items() if tokens}
+        return one, ids
+
+    def step(self) -> dict[str, int]:
+        """One step of the set that is awake: how many tokens each row got."""
+        got = {}
+        for output in self._engine.step():
+            got[output.request_id] = len(output.outputs[0].token_ids)
+            self._going.lengths[output.request_id] += got[output.request_id]
+            if output.finished:
+                del self._going.lengths[output.request_id]
+        return got
+
+    def visit(self) -> Visit:
+        """A turn of the profile."""
+        return Visit.of([self._live._timed_step(self._going.lengths) for _ in range(_STEPS)])
+
+    def end(self) -> None:
+        """The set that is awake."""
+        self._engine.abort_request(list(self._going.lengths))
+
+
+@dataclass
+class _Profile:
+    """Rows of one length and number, made up, for each place."""
+
+    sets: _Sets
+    live: Live
+    turns: Turns
+    at: dict[Cell, _Set] = field(default_factory=dict)
+
+    def begin(self, cell: Cell) -> None:
+        lookahead, batch, context = cell
+        vocabulary = self.live.target_vocabulary.rows
+        prompts = np.random.default_rng(0).integers(0, vocabulary, size=(batch, context)).astype(np.int32)
+        requests = [Request(prompt, row) for row, prompt in enumerate(prompts)]
+        self.at[cell], _ = self.sets.begin(requests, Limits(self.live._room() - context, ()), lookahead)
+
+    def turn(self, cell: Cell) -> None:
+        here = self.at[cell]
+        self.sets.go(here)
+        self.turns.rounds.add(cell, self.sets.visit())
+        if sum(here.lengths.values()) / len(here.lengths) > cell[2] + _GROWTH:
+            self.sets.end()
+            self.begin(cell)
+
+    def end(self) -> None:
+        for one in self.at.values():
+            self.sets.go(one)
+            self.sets.end()
+
+
+@contextmanager
+def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, contexts: Sequence[int]) -> Iterator[Take]:
+    """After every other turn of the live run, by lot, one of the profile, at a place near to where the live run is."""
+    plugin = registry.load("engines", "vllm")
+    with plugin.live(target, ModelDraft(path=str(draft)), most, Sampling(), config, adjustable=True) as live:
+        sets = _Sets(live)
+
+        def take(task: Task) -> Turns:
+            rows, lookahead = task.rows, task.lookahead
+            turns, rng = begin(task), np.random.default_rng(0)
+            places = places_of(task.batch, contexts)
+            profile = _Profile(sets, live, turns)
+            cells = [(lookahead, *place) for place in places] + [(0, task.batch, context) for context in contexts]
+            for cell in cells:
+                profile.begin(cell)
+            for chunk, first in product(chunks(task), range(0, task.max_new_tokens, _SLICE_TOKENS)):
+                going = [i for i in chunk if rows[i].num_output - first > 1]
+                if not going:
+                    continue
+                requests = [Request(np.concatenate([rows[i].prompt_ids, rows[i].output_ids[:first]]), 0) for i in going]
+                limits = Limits(min(_SLICE_TOKENS, task.max_new_tokens - first), task.eos_ids)
+                running, ids = sets.begin(requests, limits, lookahead)
+                begun = dict(running.lengths)  # some rows may have stepped while others were prefilled
+                sizes: dict[str, list[int]] = {row: [] for row in begun}
+                seconds = 0.0
+                while running.lengths:
+                    context = round(sum(running.lengths.values()) / len(running.lengths))
+                    place = near(places, len(running.lengths), context, rng)
+                    sets.go(running)
+                    for _ in range(_STEPS):
+                        if running.lengths:
+                            began = time.perf_counter()
+                            got = sets.step()
+                            seconds += time.perf_counter() - began
+                            for row, tokens in got.items():
+                                sizes[row].append(tokens)
+                    if rng.random() < PROFILED:
+                        idle = rng.random() < IDLE_SHARE
+                        profile.turn((0, task.batch, place[1]) if idle else (lookahead, *place))
+                turns.runs.append(
+                    LiveTurn(
+                        tokens=sum(map(sum, sizes.values())),
+                        seconds=seconds,
+                        live=[RowSteps(round(begun[row]), np.array(steps, dtype=np.int64)) for row, steps in sizes.items()],
+                        predicted=[
+                            _predicted(task, i, first, begun[row], rng)
+                            for i, row in zip(going, ids, strict=True)
+                            if row in begun
+                        ],
+                    )
+                )
+            for cell in cells:
+                while turns.rounds.count(cell) < _LEAST_VISITS:
+                    profile.turn(cell)
+            profile.end()
+            return turns
+
+        yield take
+
+
+def _predicted(task: Task, i: int, first: int, begun: float, rng: np.random.Generator) -> RowSteps:
+    """The steps of a slice of recorded row `i`, from where the live run had `begun` tokens of it."""
+    row = task.rows[i]
+    at = round(begun) - len(row.prompt_ids)
+    end = min(row.num_output, first + _SLICE_TOKENS)
+    return RowSteps(round(begun), row_steps(task.chances[i][at:], end - at, task.lookahead, rng))
