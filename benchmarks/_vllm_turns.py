@@ -140,6 +140,8 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
                 limits = Limits(min(_SLICE_TOKENS, task.max_new_tokens - first), task.eos_ids)
                 running, ids = sets.begin(requests, limits, lookahead)
                 begun = dict(running.lengths)  # some rows may have stepped while others were prefilled
+                if not begun:  # each ended with its first token, where the recorded one went on
+                    continue
                 sizes: dict[str, list[int]] = {row: [] for row in begun}
                 seconds = 0.0
                 while running.lengths:
