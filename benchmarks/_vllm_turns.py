@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from vllm.sampling_params import RequestOutputKind
 
 from benchmarks._turns import IDLE_SHARE, PROFILED, Cell, LiveTurn, Take, Task, Turns, begin, chunks, near, places_of
 from draftsmith.core import registry
@@ -20,7 +19,6 @@ from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.timing import Visit
 from draftsmith.engines._vllm_live import Live
-from draftsmith.engines._vllm_requests import sampling_params, token_prompt
 from draftsmith.theory.batches import RowSteps, row_steps
 
 _SLICE_TOKENS = 32  # of the live run, which then goes on from recorded text: bf16 output would leave it
@@ -34,7 +32,7 @@ class _Set:
     """Requests that step together: how long each is, by its id. Those that have ended are gone."""
 
     lookahead: int
-    lengths: dict[str, float] = field(default_factory=dict)
+    lengths: dict[str, float]
     resting: list[Any] = field(default_factory=list)
 
 
@@ -44,7 +42,7 @@ class _Sets:
     def __init__(self, live: Live) -> None:
         self._live, self._engine = live, live._llm.llm_engine
         self._scheduler: Any = self._engine.engine_core.engine_core.scheduler
-        self._going, self._begun = _Set(0), 0
+        self._going, self._begun = _Set(0, {}), 0
 
     def go(self, one: _Set) -> None:
         """Wake this set; the one that was going rests."""
@@ -55,14 +53,11 @@ class _Sets:
 
     def begin(self, requests: list[Request], limits: Limits, lookahead: int) -> tuple[_Set, list[str]]:
         """A new set, awake, up to where each row has a token or more; and the rows' ids."""
-        one, ids = _Set(lookahead), []
+        ids = [str(self._begun + i) for i in range(len(requests))]
+        one = _Set(lookahead, {row: float(len(request.prompt_ids)) for row, request in zip(ids, requests, strict=True)})
         self.go(one)
-        for request in requests:
-            ids.append(str(self._begun))
-            self._begun += 1
-            one.lengths[ids[-1]] = float(len(request.prompt_ids))
-            params = sampling_params(request, Sampling(), limits, output_kind=RequestOutputKind.DELTA)
-            self._engine.add_request(ids[-1], token_prompt(request.prompt_ids), params)
+        self._live._add(requests, limits, self._begun)
+        self._begun += len(requests)
         waiting = set(ids)
         while waiting:
             waiting -= {row for row, tokens in self.step().items() if tokens}
@@ -98,9 +93,7 @@ class _Profile:
 
     def begin(self, cell: Cell) -> None:
         lookahead, batch, context = cell
-        vocabulary = self.live.target_vocabulary.rows
-        prompts = np.random.default_rng(0).integers(0, vocabulary, size=(batch, context)).astype(np.int32)
-        requests = [Request(prompt, row) for row, prompt in enumerate(prompts)]
+        requests = self.live._made_up(batch, context)
         self.at[cell], _ = self.sets.begin(requests, Limits(self.live._room() - context, ()), lookahead)
 
     def turn(self, cell: Cell) -> None:

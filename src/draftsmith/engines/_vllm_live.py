@@ -92,8 +92,7 @@ class Live:
 
     def time_steps(self, batch: int, context: int, lookaheads: Sequence[int], steps: int) -> dict[int, list[StepSeconds]]:
         engine, blocks = self._llm.llm_engine, _there_and_back(lookaheads, steps)
-        prompts = np.random.default_rng(0).integers(0, self._checkpoint.rows, size=(batch, context)).astype(np.int32)
-        requests = [Request(prompt, row) for row, prompt in enumerate(prompts)]
+        requests = self._made_up(batch, context)
         self._check_room(requests, Limits(sum((k + 1) * (_WARM_STEPS + n) for k, n in blocks), ()))
         limits = Limits(self._room() - context, ())  # rows must not end while they are timed
         if batch > self._config.batch_size:
@@ -123,8 +122,12 @@ class Live:
     def _check_room(self, requests: Sequence[Request], limits: Limits) -> None:
         check_fits(self._room(), longest(requests, limits))
 
-    def _add(self, requests: Sequence[Request], limits: Limits) -> None:
-        for i, request in enumerate(requests):
+    def _made_up(self, batch: int, context: int) -> list[Request]:
+        prompts = np.random.default_rng(0).integers(0, self._checkpoint.rows, size=(batch, context)).astype(np.int32)
+        return [Request(prompt, row) for row, prompt in enumerate(prompts)]
+
+    def _add(self, requests: Sequence[Request], limits: Limits, first_id: int = 0) -> None:
+        for i, request in enumerate(requests, first_id):
             params = sampling_params(request, self._sampling, limits, output_kind=RequestOutputKind.DELTA)
             self._llm.llm_engine.add_request(str(i), token_prompt(request.prompt_ids), params)
 
