@@ -18,6 +18,7 @@ from benchmarks._turns import Take, Task, Turns, transformers_turns
 from draftsmith import api
 from draftsmith.core import registry
 from draftsmith.core.protocols import Engine, EngineConfig
+from draftsmith.core.provenance import machine
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.timing import profile_cells, relative_error, warn_if_busy
 from draftsmith.core.trace import Trace, TraceReader, TraceRow
@@ -140,7 +141,8 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
             found = {"engine": engine, "target": pair.target.name, "draft": draft.name, "lookahead": lookahead, "batch": batch}
             found |= _compare(plugin, turns, lookahead, batch)
             print({name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}, flush=True)
-            return {**found, "busy": at.busy, "versions": plugin.versions(), "trace": at.trace.fingerprint}
+            where = {"cpu": machine()["cpu"], "busy": at.busy, "versions": plugin.versions()}
+            return {**found, **where, "trace": at.trace.fingerprint}
 
         return [
             lab.kept(f"v{VERSIONS[engine]}-{engine}-{draft.name}-{k}-{b}", partial(cell, k, b))
