@@ -118,51 +118,16 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
         sets = _Sets(live)
 
         def take(task: Task) -> Turns:
-            rows, lookahead = task.rows, task.lookahead
             turns, rng = begin(task), np.random.default_rng(0)
             places = places_of(task.batch, contexts)
             profile = _Profile(sets, live, turns)
-            cells = [(lookahead, *place) for place in places] + [(0, task.batch, context) for context in contexts]
+            cells = [(task.lookahead, *place) for place in places] + [(0, task.batch, context) for context in contexts]
             for cell in cells:
                 profile.begin(cell)
             for chunk, first in product(chunks(task), range(0, task.max_new_tokens, _SLICE_TOKENS)):
-                going = [i for i in chunk if rows[i].num_output - first > 1]
-                if not going:
-                    continue
-                requests = [Request(np.concatenate([rows[i].prompt_ids, rows[i].output_ids[:first]]), 0) for i in going]
-                limits = Limits(min(_SLICE_TOKENS, task.max_new_tokens - first), task.eos_ids)
-                running, ids = sets.begin(requests, limits, lookahead)
-                begun = dict(running.lengths)  # some rows may have stepped while others were prefilled
-                if not begun:  # each ended with its first token, where the recorded one went on
-                    continue
-                sizes: dict[str, list[int]] = {row: [] for row in begun}
-                seconds = 0.0
-                while running.lengths:
-                    context = round(sum(running.lengths.values()) / len(running.lengths))
-                    place = near(places, len(running.lengths), context, rng)
-                    sets.go(running)
-                    for _ in range(_STEPS):
-                        if running.lengths:
-                            began = time.perf_counter()
-                            got = sets.step()
-                            seconds += time.perf_counter() - began
-                            for row, tokens in got.items():
-                                sizes[row].append(tokens)
-                    if rng.random() < PROFILED:
-                        idle = rng.random() < IDLE_SHARE
-                        profile.turn((0, task.batch, place[1]) if idle else (lookahead, *place))
-                turns.runs.append(
-                    LiveTurn(
-                        tokens=sum(map(sum, sizes.values())),
-                        seconds=seconds,
-                        live=[RowSteps(round(begun[row]), np.array(steps, dtype=np.int64)) for row, steps in sizes.items()],
-                        predicted=[
-                            _predicted(task, i, first, begun[row], rng)
-                            for i, row in zip(going, ids, strict=True)
-                            if row in begun
-                        ],
-                    )
-                )
+                going = [i for i in chunk if task.rows[i].num_output - first > 1]
+                if going and (turn := _live_slice(profile, task, going, first, places, rng)):
+                    turns.runs.append(turn)
             for cell in cells:
                 while turns.rounds.count(cell) < _LEAST_VISITS:
                     profile.turn(cell)
@@ -170,6 +135,42 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
             return turns
 
         yield take
+
+
+def _live_slice(
+    profile: _Profile, task: Task, going: list[int], first: int, places: list[tuple[int, int]], rng: np.random.Generator
+) -> LiveTurn | None:
+    """The rows that are `going` at token `first` of their output, some tokens further. None where each ended with its first
+    token, though the recorded one went on."""
+    sets, rows = profile.sets, task.rows
+    requests = [Request(np.concatenate([rows[i].prompt_ids, rows[i].output_ids[:first]]), 0) for i in going]
+    limits = Limits(min(_SLICE_TOKENS, task.max_new_tokens - first), task.eos_ids)
+    running, ids = sets.begin(requests, limits, task.lookahead)
+    begun = dict(running.lengths)  # some rows may have stepped while others were prefilled
+    if not begun:
+        return None
+    sizes: dict[str, list[int]] = {row: [] for row in begun}
+    seconds = 0.0
+    while running.lengths:
+        context = round(sum(running.lengths.values()) / len(running.lengths))
+        place = near(places, len(running.lengths), context, rng)
+        sets.go(running)
+        for _ in range(_STEPS):
+            if running.lengths:
+                began = time.perf_counter()
+                got = sets.step()
+                seconds += time.perf_counter() - began
+                for row, tokens in got.items():
+                    sizes[row].append(tokens)
+        if rng.random() < PROFILED:
+            idle = rng.random() < IDLE_SHARE
+            profile.turn((0, task.batch, place[1]) if idle else (task.lookahead, *place))
+    return LiveTurn(
+        tokens=sum(map(sum, sizes.values())),
+        seconds=seconds,
+        live=[RowSteps(round(begun[row]), np.array(steps, dtype=np.int64)) for row, steps in sizes.items()],
+        predicted=[_predicted(task, i, first, begun[row], rng) for i, row in zip(going, ids, strict=True) if row in begun],
+    )
 
 
 def _predicted(task: Task, i: int, first: int, begun: float, rng: np.random.Generator) -> RowSteps:

@@ -59,7 +59,8 @@ def _large(lab: Lab, name: str, ranks: int) -> dict[str, Any]:
     kept = api.plan_training(
         source=folder, shape={"layers": 8}, pruners=[{"kind": "l0", "settings": settings}], ranks=ranks, store=lab.store
     )
-    row = {**kept.record.model_dump(exclude={"kind", "schema_version"}), "seconds_to_plan": time.monotonic() - began}
+    whole = kept.record.model_dump(exclude={"kind", "schema_version", "stages"})
+    row = {**whole, **kept.record.stages[0].model_dump(), "seconds_to_plan": time.monotonic() - began}
     print(name, ranks, f"{row['peak_bytes'] / 1e9:.1f} GB", f"{row['hours']:.1f} h", flush=True)
     return row
 
@@ -69,7 +70,8 @@ def _small(lab: Lab) -> dict[str, Any]:
     train = {"steps": 3, "batch": 4, "micro_batch": 2, "length": 256, "precision": "float32", "save_every": 1000}
     settings = {"text": {"web": {"path": str(web)}}, "train": train}
     pruners = [{"kind": "l0", "settings": settings}]
-    plan = api.plan_training(source=lab.smollm2, shape={"layers": 5}, pruners=pruners, ranks=2, store=lab.store).record
+    whole = api.plan_training(source=lab.smollm2, shape={"layers": 5}, pruners=pruners, ranks=2, store=lab.store).record
+    plan = whole.stages[0]
     folder = lab.store / "training_plan" / "small"
     job = {"source": str(lab.smollm2), "folder": str(folder), "wanted": {"layers": 5}, **settings}
     peaks = {}

@@ -434,7 +434,7 @@ def doctor() -> None:
 
     from draftsmith import api
 
-    out = Console()
+    out = Console(soft_wrap=True)
     found = api.doctor()
     machine = found.machine
     out.print(
@@ -532,9 +532,13 @@ def _pairs(text: str | None, option: str = "--tokens-per-step") -> dict[int, flo
     if text is None:
         return None
     try:
-        return {int(name): float(value) for name, _, value in (part.partition("=") for part in text.split(","))}
+        pairs = [(int(name), float(value)) for name, _, value in (part.partition("=") for part in text.split(","))]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list like 3=2.1,5=2.4", param_hint=option) from None
+        example = "3=2.1,5=2.4" if option == "--tokens-per-step" else "1=0.5,8=0.5"
+        raise typer.BadParameter(f"{text!r} is not a list like {example}", param_hint=option) from None
+    if len(dict(pairs)) < len(pairs):
+        raise typer.BadParameter(f"{text!r} says something twice", param_hint=option)
+    return dict(pairs)
 
 
 def _hours(text: str | None) -> float | None:

@@ -65,12 +65,13 @@ def print_checkpoint(kept: Kept[PrunedCheckpoint]) -> None:
 
 def print_design(kept: Kept[Design]) -> None:
     made = kept.record
-    table = Table(title=f"The best draft of every depth, cut from {made.source}, after {made.tokens / 1e6:.1f}M tokens")
+    table = _narrow(f"The best draft of every depth, cut from {made.source}, after {made.tokens / 1e6:.1f}M tokens")
     sizes = ("layers", "heads", "kv_heads", "hidden", "intermediate", "vocabulary")
-    for name in ("layers", "heads", "kv", "hidden", "neurons", "rows", "M weights", "ahead", "tokens/step", "draft ms"):
-        table.add_column(name, justify="right")
-    for name in ("tokens/s", "x plain"):
-        table.add_column(name, justify="right", style="bold")
+    names = ("lay\ners", "heads", "kv", "hidden", "neu\nrons", "rows", "M wei\nghts", "ahead", "tokens\n/step", "draft\nms")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("tokens\n/s", "x plain"):
+        table.add_column(name, justify="right", style="bold", no_wrap=True)
     for one in made.by_depth:
         table.add_row(
             *(str(getattr(one.shape, size)) for size in sizes),
@@ -101,8 +102,9 @@ def print_forged(kept: Kept[Forged]) -> None:
     Console().print(table)
     if made.speedup <= 1:
         typer.echo("No draft that was tried is faster than plain decoding here.")
+    typer.echo(f"The folder holds {made.best!r}, the fastest on the probe split; the table is of the test split.")
     if (first := made.contenders[0]).name != made.best:
-        typer.echo(f"Faster than what was forged: {first.name}.")
+        typer.echo(f"On the test split, {first.name!r} was faster.")
 
 
 def print_rows(kept: Kept[RowsCard]) -> None:
@@ -122,28 +124,34 @@ def print_learnt(kept: Kept[DistilledCheckpoint]) -> None:
     made = kept.record
     first, last = made.curve[0], made.curve[-1]
     typer.echo(
-        f"{made.student}, {made.parameters / 1e6:.1f}M parameters, has seen {made.tokens / 1e6:.2f}M tokens: "
+        f"{made.student}, {made.parameters / 1e6:.1f}M parameters, has seen {made.tokens:,} tokens: "
         f"{made.loss.replace('_', ' ')} {first.loss:.3f} to {last.loss:.3f}"
     )
     if measured := [point for point in made.curve if point.tokens_per_step is not None]:
-        said = ", ".join(f"{point.tokens_per_step:.3f} after {point.tokens / 1e6:.2f}M" for point in measured[-3:])
+        said = ", ".join(f"{point.tokens_per_step:.3f} after {point.tokens:,}" for point in measured[-3:])
         typer.echo(f"tokens per step at lookahead {made.lookahead} on what was held out: {said}")
 
 
 def print_plan(kept: Kept[TrainingPlan]) -> None:
     plan = kept.record
-    table = Table(title=f"{plan.source} by {plan.pruner} on {plan.ranks} x {plan.device}: one rank at the peak of a step")
-    table.add_column("what")
-    table.add_column("GB", justify="right")
-    for name, count in sorted(plan.memory_bytes.items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{count / 1e9:.2f}")
-    table.add_row("all", f"{plan.peak_bytes / 1e9:.2f}", style="bold")
-    Console().print(table)
-    typer.echo("It fits." if plan.fits else "It does not fit: more ranks, a smaller micro_batch, or save_activations: false.")
-    typer.echo(
-        f"{plan.tokens / 1e6:.1f}M tokens at {plan.tokens_per_second:,.0f} tokens/s (if {plan.efficiency:.0%} of the device's "
-        f"flops are reached): {plan.hours:.1f} hours. A checkpoint is {plan.checkpoint_bytes / 1e9:.1f} GB."
-    )
+    typer.echo(f"{plan.source} on {plan.ranks} x {plan.device}, if {plan.efficiency:.0%} of the devices' flops are reached")
+    for one in plan.stages:
+        table = Table(title=f"{one.pruner}: GB of one rank, at the peak of a step", title_justify="left", box=SIMPLE_HEAD)
+        table.add_column("what", min_width=40)
+        table.add_column("GB", justify="right")
+        for name, count in sorted(one.memory_bytes.items(), key=lambda item: -item[1]):
+            table.add_row(name, f"{count / 1e9:.2f}")
+        table.add_row("all", f"{one.peak_bytes / 1e9:.2f}", style="bold")
+        Console().print(table)
+        typer.echo(
+            "It fits." if one.fits else "It does not fit: more ranks, a smaller micro_batch, or save_activations: false."
+        )
+        typer.echo(
+            f"{one.tokens / 1e6:.1f}M tokens at {one.tokens_per_second:,.0f} tokens/s: {one.hours:.1f} hours. "
+            f"A checkpoint is {one.checkpoint_bytes / 1e9:.1f} GB."
+        )
+    if len(plan.stages) > 1:
+        typer.echo(f"All together: {sum(one.hours for one in plan.stages):.1f} hours.")
 
 
 def print_live(kept: Kept[LiveCard]) -> None:
@@ -185,7 +193,7 @@ def print_profile(kept: Kept[Profile]) -> None:
             f"{cell.error:.1%}",
         )
     Console().print(table)
-    _warn_if_busy(record.busy)
+    _warn_if_busy(kept)
 
 
 def print_shapes(kept: Kept[ShapeProfile]) -> None:
@@ -208,12 +216,13 @@ def print_shapes(kept: Kept[ShapeProfile]) -> None:
             f"{cell.error:.1%}",
         )
     Console().print(table)
-    _warn_if_busy(record.busy)
+    _warn_if_busy(kept)
 
 
-def _warn_if_busy(busy: bool) -> None:
-    if busy:
-        typer.secho("something else was running meanwhile: measure again on a quiet machine", fg="yellow", err=True)
+def _warn_if_busy(kept: Kept[Profile] | Kept[ShapeProfile]) -> None:
+    if kept.record.busy:
+        again = f"to measure again on a quiet machine, delete {kept.folder} and give the command again"
+        typer.secho(f"something else was running meanwhile: {again}", fg="yellow", err=True)
 
 
 def _narrow(title: str) -> Table:
@@ -225,6 +234,8 @@ def print_prediction(kept: Kept[Prediction]) -> None:
     """The verdict, then the best lookahead at each batch size and context; all lookaheads where there is one such place."""
     record = kept.record
     typer.secho(record.verdict.sentence, bold=True)
+    for doubt in record.caveats:
+        typer.secho(f"take it with care: {doubt}", fg="yellow", err=True)
     table = _narrow(f"{record.draft} for {record.target} on {record.engine}")
     wanted = record.inverses[0].wanted_tokens_per_second
     names = [
@@ -264,10 +275,12 @@ def print_prediction(kept: Kept[Prediction]) -> None:
             typer.echo(f"at context {context}: num_speculative_tokens_per_batch_size = {[list(one) for one in ranges]}")
     if record.memory is not None:
         cost = record.memory
+        fit = f"at context {cost.context}, {cost.rows_with_draft} rows fit instead of {cost.rows_without_draft}"
+        if not cost.rows_without_draft:
+            fit = f"even without it, the target has no room for a row at context {cost.context}"
         typer.echo(
             f"memory: the draft takes {cost.draft_weight_gb:.2f} GB of weights and "
-            f"{cost.draft_kv_bytes_per_token / 1e3:.1f} kB a token; "
-            f"at context {cost.context}, {cost.rows_with_draft} rows fit instead of {cost.rows_without_draft}"
+            f"{cost.draft_kv_bytes_per_token / 1e3:.1f} kB a token; {fit}"
         )
 
 

@@ -331,6 +331,10 @@ class TestErrors:
         code, _, err = main("predict", f"--tokens-per-step={text}")
         assert (code, f"{text!r} is not a list like 3=2.1,5=2.4" in err, "--tokens-per-step" in err) == (2, True, True)
 
+    def test_a_lookahead_named_twice(self, main: Main) -> None:
+        code, _, err = main("predict", "--tokens-per-step=3=2,3=2.5")
+        assert (code, "says something twice" in err) == (2, True)
+
     @pytest.mark.parametrize("option", ["--target=t", "--draft=d", "--draft=ngram", "--lookahead=3"])
     def test_shapes_are_timed_alone(self, main: Main, option: str) -> None:
         code, _, err = main("profile", "--shapes", "s.yaml", option)
@@ -359,6 +363,8 @@ class TestErrors:
             ("predict --plain-ms 20 --draft-ms 2 --tokens-per-step 3=5", "5.0 tokens per step at lookahead 3 cannot be"),
             ("predict --plain-ms 20 --draft-ms 2 --tokens-per-step 0=1", "lookahead"),
             ("predict --plain-ms 0 --draft-ms 2 --acceptance 0.5", "numbers.plain_ms"),
+            ("predict --plain-ms inf --draft-ms 2 --acceptance 0.5", "Input should be a finite number"),
+            ("predict --plain-ms 20 --draft-ms 2 --acceptance 0.5 --store /dev/null", "cannot be written: Not a directory"),
             ("predict --plain-ms 20 --draft-ms 2 --acceptance 0.5 --batch 2", "batch size 2 was not profiled"),
             ("predict --plain-ms 20 --draft-ms 2 --acceptance 0.5 --trace nowhere", "nowhere holds no finished record"),
             ("predict --profile nowhere --acceptance 0.5", "nowhere holds no finished record"),

@@ -7,9 +7,10 @@ import pytest
 
 from draftsmith.core.errors import ConfigError
 from draftsmith.core.shapes import shape_of
+from draftsmith.core.store import write_json
 from draftsmith.forge.contest import check_names
 from draftsmith.forge.decisions import Decisions
-from draftsmith.forge.ground import ForgeConfig, shapes_to_time
+from draftsmith.forge.ground import ForgeConfig, fitted_to, shapes_to_time
 from draftsmith.theory.search import deep_equal
 from tests.unit.builders import shape
 
@@ -91,6 +92,16 @@ def test_a_draft_may_not_have_the_name_of_another_contender() -> None:
     for drafts in (("a/model", "a/model"), ("forged",)):
         with pytest.raises(ConfigError, match="has the name of another contender"):
             check_names(ForgeConfig(**given, drafts=drafts))
+
+
+def test_a_source_learns_from_sequences_that_it_has_positions_for(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"target": "t", "datasets": ("jsonl",)}
+    for positions, length in ((256, 256), (2048, None)):
+        write_json(tmp_path / "config.json", {"max_position_embeddings": positions})
+        assert fitted_to(tmp_path, ForgeConfig(**given)).learning.get("length") == length
+    assert fitted_to(tmp_path, ForgeConfig(**given, learning={"length": 1024})).learning == {"length": 1024}
+    with pytest.raises(ConfigError, match="has 2048 positions, and is to be timed at context 4096"):
+        fitted_to(tmp_path, ForgeConfig(**given, context=4096))
 
 
 def test_the_batch_that_serves_most_is_run_live() -> None:

@@ -5,7 +5,8 @@ import json
 import struct
 from pathlib import Path
 
-from draftsmith.core.errors import ModelError
+from draftsmith.core.errors import MissingDependencyError, ModelError
+from draftsmith.core.store import read_json
 
 _SAMPLE_BYTES = 4096
 _SAVE_SAFELY = "save it with `save_pretrained`; draftsmith reads no pickled weights, because loading them runs their code"
@@ -21,13 +22,35 @@ def find_model(name: str) -> Path:
         raise ModelError(f"{name} is no model folder: it has no config.json", "give the path of a saved checkpoint")
     try:
         from huggingface_hub import snapshot_download
-
+    except ModuleNotFoundError:
+        raise MissingDependencyError(
+            f"there is no folder {name}, and to fetch it from Hugging Face a package is missing",
+            "pip install 'draftsmith[transformers]', or give the folder of a model",
+        ) from None
+    try:
         return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
     except Exception as error:
         raise ModelError(
             f"there is no folder {name}, and as a Hugging Face repository it cannot be had ({type(error).__name__})",
             "check the name, or download the model and give its folder",
         ) from None
+
+
+def model_name(folder: Path) -> str:
+    """What people know a checkpoint by. Those that draftsmith makes all lie in a folder `model`: of them, what they were made
+    from, which the record beside it says."""
+    record = folder.parent / "record.json"
+    if folder.name != "model" or not record.is_file():
+        return folder.name
+    made = read_json(record)
+    match made.get("kind"):
+        case "checkpoint":
+            return f"{made['source']}, {made['shape']['layers']} layers"
+        case "distilled":
+            return f"{made['student']}, distilled"
+        case "forged":
+            return f"forged for {made['target']}"
+    return folder.name
 
 
 def has_weights(folder: Path) -> bool:

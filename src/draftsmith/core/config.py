@@ -13,7 +13,7 @@ from draftsmith.core.errors import ConfigError
 class StrictConfig(BaseModel):
     """Base of every setting: immutable, and a typo is an error rather than a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False)
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -34,7 +34,7 @@ def parse_config(kind: type[ConfigT], values: dict[str, Any], where: str) -> Con
 def read_yaml(path: Path) -> dict[str, Any]:
     """The settings in a YAML file, not yet checked against a config class."""
     if not path.is_file():
-        raise ConfigError(f"there is no configuration file {path}", "check the path, or leave the option out")
+        raise ConfigError(f"there is no configuration file {path}", "check the path")
     try:
         values = yaml.safe_load(path.read_text()) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -220,16 +220,10 @@ class Forged(StrictConfig):
     fingerprint: str
 
 
-class TrainingPlan(StrictConfig):
-    """What a run would take: `draftsmith prune --plan`. Bytes are those of one rank at a step's peak, and of a checkpoint."""
+class TrainingStage(StrictConfig):
+    """What one pruner's training would take. Bytes are those of one rank at a step's peak, and of a checkpoint."""
 
-    kind: Literal["training-plan"] = "training-plan"
-    schema_version: Literal[1] = 1
-    source: str
     pruner: str
-    ranks: int
-    device: str
-    efficiency: float
     memory_bytes: dict[str, int]
     peak_bytes: int
     fits: bool
@@ -237,6 +231,18 @@ class TrainingPlan(StrictConfig):
     tokens: int
     tokens_per_second: float
     hours: float
+
+
+class TrainingPlan(StrictConfig):
+    """What a run would take: `draftsmith prune --plan`. One stage for every pruner that trains, in their order."""
+
+    kind: Literal["training-plan"] = "training-plan"
+    schema_version: Literal[2] = 2
+    source: str
+    ranks: int
+    device: str
+    efficiency: float
+    stages: tuple[TrainingStage, ...]
 
 
 class Difference(StrictConfig):
@@ -448,3 +454,4 @@ class Prediction(StrictConfig):
     formulas: tuple[FormulaPoint, ...]
     memory: MemoryCost | None
     verdict: Verdict
+    caveats: tuple[str, ...] = ()  # why the numbers may be worse than they look

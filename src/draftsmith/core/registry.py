@@ -11,6 +11,7 @@ from typing import Any
 from draftsmith.core.errors import MissingDependencyError, UnknownPluginError
 
 GROUPS = {"engines": "engine", "datasets": "dataset", "families": "family", "pruners": "pruner"}
+_EXTRAS = {"pruners": "training", "datasets": "datasets"}  # an engine's extra has its own name
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -45,5 +46,5 @@ def load(group: str, name: str) -> Any:
             f"the {GROUPS[group]} {name!r} needs the package {missing!r}, which is not installed",
             f"see the documentation of the package that brings {name!r}"
             if foreign
-            else f"pip install 'draftsmith[{name}]', then `draftsmith doctor`",
+            else f"pip install 'draftsmith[{_EXTRAS.get(group, name)}]', then `draftsmith doctor`",
         ) from error

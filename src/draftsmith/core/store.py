@@ -41,15 +41,20 @@ def file_digest(path: Path) -> str:
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file, then put it in place in one step that survives a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        write(partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(partial)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise RecordError(
+            f"{path} cannot be written: {error.strerror or error}", "make room there, or give --store another folder"
+        ) from None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -65,7 +70,10 @@ def read_json(path: Path) -> Any:
     except OSError:
         raise RecordError(f"there is no record at {path}", "check the path; `draftsmith record` makes traces") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} is not JSON: {error}", "delete its folder and run the stage again") from None
+        raise RecordError(
+            f"{path} is not JSON: {error}",
+            "delete its folder and run the stage again, if a stage made it; mend the file, if not",
+        ) from None
 
 
 class Run:

@@ -8,6 +8,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -49,7 +50,8 @@ class Visit(StrictConfig):
         return cls(**phases, context=float(np.mean([step.context for step in kept])))
 
 
-class Summary(StrictConfig):
+@dataclass(frozen=True)
+class Summary:
     """A cell over all rounds. Phases are means, because throughput goes by the mean; the median and the tenth and ninetieth
     percentile of whole steps show the spread; `error` is the relative standard error of the mean over rounds."""
 
@@ -131,7 +133,7 @@ def profile_cells(summaries: dict[tuple[int, int, int], Summary]) -> tuple[Profi
     asked = {context for _, _, context in summaries}
     real = {c: round(float(np.mean([one.context for cell, one in summaries.items() if cell[2] == c]))) for c in asked}
     return tuple(
-        ProfileCell(lookahead=k, batch=batch, context=real[c], **one.model_dump(exclude={"context"}))
+        ProfileCell(lookahead=k, batch=batch, **{**asdict(one), "context": real[c]})
         for (k, batch, c), one in sorted(summaries.items())
     )
 

@@ -24,15 +24,12 @@ class Vocabulary(StrictConfig):
 
 def check_same_tokens(target: Vocabulary, draft: Vocabulary) -> None:
     """Refuse a draft whose tokens are not the target's. Different padding of the same tokens is fine."""
-    differing = [
-        (i, target.tokens.get(i), draft.tokens.get(i))
-        for i in sorted(target.tokens.keys() | draft.tokens.keys())
-        if target.tokens.get(i) != draft.tokens.get(i)
-    ]
+    ids = sorted(target.tokens.keys() | draft.tokens.keys())
+    differing = [(i, target.tokens.get(i), draft.tokens.get(i)) for i in ids if target.tokens.get(i) != draft.tokens.get(i)]
     if differing:
         shown = ", ".join(f"{i}: {a!r} against {b!r}" for i, a, b in differing[:_SHOWN])
         raise VocabularyError(
-            f"{target.model} and {draft.model} disagree on {len(differing)} of {len(target.tokens)} tokens ({shown})",
+            f"{target.model} and {draft.model} disagree on {len(differing)} of {len(ids)} tokens ({shown})",
             "use a draft with the target's tokenizer; a draft pruned from the target or from its sibling has it",
         )
     for one in (target, draft):

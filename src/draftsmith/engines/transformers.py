@@ -91,7 +91,7 @@ def _check_fits(longest: int, checkpoint: Checkpoint) -> None:
     if longest > checkpoint.max_positions:
         raise EngineError(
             f"a prompt with its output needs {longest} positions, {checkpoint.path.name} has {checkpoint.max_positions}",
-            "ask for fewer new tokens or shorter contexts, or leave the longest prompts out with --max-prompt-tokens",
+            "ask for fewer new tokens or shorter contexts, or record shorter prompts (`record --max-prompt-tokens`)",
         )
     window = getattr(checkpoint.config.get_text_config(), "sliding_window", None)
     if window and longest > window:

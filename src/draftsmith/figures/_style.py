@@ -19,6 +19,8 @@ def altair() -> Any:
 
 
 def lookahead_axis(alt: Any, lookaheads: Iterable[int]) -> Any:
-    """A tick at each lookahead there is: left to itself, the axis puts some in between and labels them as their neighbours."""
+    """A tick at each lookahead there is: left to itself, the axis puts some in between and labels them as their neighbours. The
+    outermost points are not cut off by the frame."""
     axis = alt.Axis(values=sorted(set(lookaheads)), format="d")
-    return alt.X("lookahead:Q", title="lookahead (tokens proposed per step)", axis=axis)
+    scale = alt.Scale(zero=False, nice=False, padding=8)
+    return alt.X("lookahead:Q", title="lookahead (tokens proposed per step)", axis=axis, scale=scale)

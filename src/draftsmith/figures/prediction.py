@@ -151,7 +151,9 @@ def break_even(prediction: Prediction) -> Any:
 
 def page_sections(prediction: Prediction) -> list[Section]:
     """What stands on the page of a prediction, from the answer to the evidence."""
+    doubts = [Section("Take it with care", f"Why: {'; '.join(prediction.caveats)}.")] if prediction.caveats else []
     return [
+        *doubts,
         Section(
             "How many tokens ahead",
             "The lookahead with the highest throughput; 0 means switched off, with the draft still loaded.",

@@ -25,7 +25,7 @@ def rows(card: RowsCard) -> Any:
     colour = alt.Color("lookahead:N", title="lookahead", sort=[str(k) for k in chosen])
     tooltip = ["rows:Q", "lookahead:N", *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("tokens_per_step", "ceiling"))]
     line = alt.Chart(alt.Data(values=values)).mark_line(point=True).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    limit = alt.Chart(alt.Data(values=limits)).mark_rule(strokeDash=[5, 4], opacity=0.6).encode(y=y, color=colour)
+    limit = alt.Chart(alt.Data(values=limits)).mark_rule(strokeDash=[5, 4]).encode(y=y, color=colour)
     title = {
         "text": f"{card.draft} drafting for {card.target}, with fewer output rows",
         "subtitle": f"{whole.curve.num_prompts} prompts of the {card.split} split; dashed: the whole head, {whole.rows} rows",

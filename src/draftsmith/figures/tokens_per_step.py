@@ -1,8 +1,10 @@
 """Tokens per step against lookahead: the replayed curves of one draft, and live runs as points on them."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from draftsmith.core.checkpoints import model_name
 from draftsmith.core.records import AcceptanceCurve, LiveCard, Scorecard
 from draftsmith.figures._style import HEIGHT, WIDTH, altair, lookahead_axis
 
@@ -33,7 +35,7 @@ def tokens_per_step(card: Scorecard, live: Sequence[LiveCard] = ()) -> Any:
     if measured := [entry for one in live for entry in _live_points(one)]:
         marks = alt.Chart(alt.Data(values=measured)).mark_point(shape="cross", size=90, color="black", filled=True)
         layers.append(marks.encode(x=lookahead, y="tokens_per_step:Q", tooltip=["engine:N", "tokens_per_step:Q"]))
-    draft = card.draft.path.rstrip("/").rsplit("/", 1)[-1] if card.draft.kind == "model" else "prompt lookup"
+    draft = model_name(Path(card.draft.path)) if card.draft.kind == "model" else "prompt lookup"
     title = {
         "text": f"{draft} drafting for {card.target}",
         "subtitle": f"{card.overall.num_prompts} prompts of the {card.split} split, band: two standard errors"

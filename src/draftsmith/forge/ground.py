@@ -11,7 +11,7 @@ from pydantic import Field
 
 from draftsmith.core.checkpoints import find_model
 from draftsmith.core.config import StrictConfig
-from draftsmith.core.errors import PlanError
+from draftsmith.core.errors import ConfigError, PlanError
 from draftsmith.core.families import check_shape, cut_config, family_of
 from draftsmith.core.prompts import Split
 from draftsmith.core.protocols import EngineConfig
@@ -24,6 +24,7 @@ from draftsmith.stages.profile_shapes import ProfileShapesConfig, profile_shapes
 from draftsmith.stages.record import RecordConfig, record
 
 LOOKAHEADS = (1, 2, 3, 4, 5, 6, 7, 8)
+_LENGTH = 512  # of a sequence that is learnt from
 _KEPT = 16  # of the target's most likely tokens, at every place of what is learnt from
 
 
@@ -74,7 +75,21 @@ class ForgeConfig(StrictConfig):
     @property
     def step_tokens(self) -> int:
         """Of one step of training."""
-        return int(self.learning.get("batch", 16)) * int(self.learning.get("length", 512))
+        return int(self.learning.get("batch", 16)) * int(self.learning.get("length", _LENGTH))
+
+
+def fitted_to(source: Path, config: ForgeConfig) -> ForgeConfig:
+    """Refused where the source is too short for what is asked; it learns from sequences that it has positions for."""
+    own = read_json(source / "config.json")
+    positions = {**own, **(own.get("text_config") or {})}.get("max_position_embeddings")
+    if positions is None:
+        return config
+    if config.context > positions:
+        raise ConfigError(
+            f"{source.name} has {positions} positions, and is to be timed at context {config.context}", "ask for less --context"
+        )
+    length = min(config.learning.get("length", _LENGTH), positions)
+    return config if length == _LENGTH else config.model_copy(update={"learning": {**config.learning, "length": length}})
 
 
 @dataclass(frozen=True)

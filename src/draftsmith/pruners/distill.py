@@ -131,7 +131,7 @@ def _check_taught(asked: DistillSettings, samples: Samples) -> None:
         if domain.kept == 0:
             raise DataError(
                 f"the loss {asked.loss} needs the target's probabilities, and {name} has none",
-                "record with `--top-logprobs 16`, name a `teacher`, or take the loss cross_entropy",
+                "record with `--top-logprobs 16`, name a --teacher, or take the loss cross_entropy",
             )
 
 

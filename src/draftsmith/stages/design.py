@@ -7,10 +7,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from draftsmith.core.checkpoints import find_model
+from draftsmith.core.checkpoints import find_model, model_name
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import PredictionError
 from draftsmith.core.families import family_of
+from draftsmith.core.log import log
 from draftsmith.core.records import (
     Design,
     DesignCandidate,
@@ -65,7 +66,7 @@ def design(config: DesignConfig, store: Store) -> Path:
     shape, family = model_shape(source), family_of(read_json(source / "config.json"), str(source))
     profile, shapes = read_record(Profile, Path(config.profile)), read_record(ShapeProfile, Path(config.shapes))
     _check_they_belong(profile, shapes)
-    probes = [_probe(one) for one in config.probes]
+    probes = [_probe(one, shape) for one in config.probes]
     coverage = _coverage(config)
     inputs = {
         "source": digest(read_json(source / "config.json")),
@@ -85,6 +86,8 @@ def design(config: DesignConfig, store: Store) -> Path:
     law = fit_law(shape, probes)
     steps = StepTable.from_cells(profile.cells)
     traffic = Traffic(config.batches, config.context or steps.contexts[0])
+    if doubt := steps.doubt_of(traffic.context):
+        log.warning(doubt)
     lookaheads = sorted({k for k in config.lookaheads if k <= steps.lookaheads[-1]})
     if not lookaheads:
         raise PredictionError(
@@ -95,7 +98,7 @@ def design(config: DesignConfig, store: Store) -> Path:
     ranked = rank(candidates, shape, latency, law, config.tokens, steps, traffic, lookaheads, coverage)
     plain = _plain(profile, traffic)
     record = Design(
-        source=source.name,
+        source=model_name(source),
         engine=profile.engine.kind,
         considered=len(candidates.layers),
         tokens=config.tokens,
@@ -125,12 +128,19 @@ def _check_they_belong(profile: Profile, shapes: ShapeProfile) -> None:
         raise PredictionError("the target and the shapes were profiled on different machines", "profile both on one")
 
 
-def _probe(records: ProbeRecords) -> Probe:
+def _probe(records: ProbeRecords, source: Shape) -> Probe:
     made, card = read_record(DistilledCheckpoint, Path(records.checkpoint)), read_record(Scorecard, Path(records.scorecard))
     if made.fingerprint != card.draft_fingerprint:
         raise PredictionError(
             f"{records.scorecard} is of another draft than {records.checkpoint}",
             "evaluate that checkpoint, and give its scorecard",
+        )
+    sizes = [(name, getattr(made.shape, name), getattr(source, name)) for name in ("layers", "heads", "hidden", "intermediate")]
+    larger = [f"{probe} {name} of {whole}" for name, probe, whole in sizes if probe > whole]
+    if larger or (made.shape.embedded or made.shape.vocabulary) != (source.embedded or source.vocabulary):
+        raise PredictionError(
+            f"{records.checkpoint} was not cut from this source: it has {larger[0] if larger else 'another vocabulary'}",
+            "give the --source that the probes were cut from",
         )
     widest = max(card.overall.points, key=lambda point: point.lookahead)
     return Probe(made.shape, made.tokens, widest.conditional_acceptance_by_position, widest.looked_at_by_position)

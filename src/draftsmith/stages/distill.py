@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from draftsmith.core import registry
-from draftsmith.core.checkpoints import find_model, model_fingerprint
+from draftsmith.core.checkpoints import find_model, model_fingerprint, model_name
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import ConfigError
 from draftsmith.core.keep_plans import KeepPlan
@@ -51,6 +51,8 @@ def distill(config: DistillConfig, store: Store) -> Path:
     distiller: Pruner = registry.load("pruners", "distill")
     settings = _settings(config, trace.folder)
     held_out = TraceReader(Path(config.held_out)).record.fingerprint if config.held_out else None
+    if held_out == trace.record.fingerprint:
+        raise ConfigError("what is held out is what the student learns from", "record another split, such as probe, for it")
     inputs = {
         "student": fingerprint,
         "trace": trace.record.fingerprint,
@@ -84,7 +86,7 @@ def distill(config: DistillConfig, store: Store) -> Path:
         return run.path
     curve = _curve(job.scratch / "training.jsonl")
     record = DistilledCheckpoint(
-        student=student.name,
+        student=model_name(student),
         student_fingerprint=fingerprint,
         trace=trace.record.fingerprint,
         held_out=held_out,

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from draftsmith.core import registry
-from draftsmith.core.checkpoints import find_model, model_fingerprint
+from draftsmith.core.checkpoints import find_model, model_fingerprint, model_name
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import ConfigError, DataError
 from draftsmith.core.log import log
@@ -86,7 +86,7 @@ def evaluate_rows(config: EvaluateRowsConfig, store: Store) -> Path:
         trace=trace.record.fingerprint,
         counted=counted.record.fingerprint,
         target=trace.record.model,
-        draft=draft.name,
+        draft=model_name(draft),
         draft_fingerprint=fingerprint,
         split=trace.record.split,
         points=tuple(RowsPoint(rows=size, ceiling=covered[size] / seen, curve=curve(sums[size])) for size in sizes),

@@ -8,12 +8,11 @@ from pydantic import Field
 from draftsmith.core import registry
 from draftsmith.core.checkpoints import find_model
 from draftsmith.core.config import StrictConfig
-from draftsmith.core.devices import device_named
+from draftsmith.core.devices import Device, device_named
 from draftsmith.core.errors import ConfigError
 from draftsmith.core.log import log
 from draftsmith.core.pruning import Pruner, PrunerChoice, TrainingCost, WantedShape
-from draftsmith.core.records import TrainingPlan
-from draftsmith.core.shapes import Shape
+from draftsmith.core.records import TrainingPlan, TrainingStage
 from draftsmith.core.store import Store, digest, read_json
 
 
@@ -38,37 +37,30 @@ def plan_training(config: PlanTrainingConfig, store: Store) -> Path:
     if run.is_current:
         log.info("already planned: %s", run.path)
         return run.path
-    kind, versions, cost = _cost(config, source, wanted)
-    run.begin(versions)
-    peak = sum(cost.memory_bytes.values())
-    per_second = config.ranks * device.tflops * 1e12 * config.efficiency / cost.flops_per_token
-    run.finish(
-        TrainingPlan(
-            source=source.name,
-            pruner=kind,
-            ranks=config.ranks,
-            device=config.device,
-            efficiency=config.efficiency,
-            memory_bytes=cost.memory_bytes,
-            peak_bytes=peak,
-            fits=peak <= device.memory_gb * 1e9,
-            checkpoint_bytes=cost.checkpoint_bytes,
-            tokens=cost.tokens,
-            tokens_per_second=per_second,
-            hours=cost.tokens / per_second / 3600,
+    pruners: dict[str, Pruner] = {choice.kind: registry.load("pruners", choice.kind) for choice in config.pruners}
+    costs = [(one.kind, pruners[one.kind].expect(source, wanted, one.settings, config.ranks)) for one in config.pruners]
+    stages = tuple(_stage(config, device, kind, cost) for kind, cost in costs if cost is not None)
+    if not stages:
+        raise ConfigError(
+            f"{' and '.join(pruners)} trains nothing, so there is nothing to plan", "plan a run of l0 or of distill"
         )
+    run.begin({name: version for one in stages for name, version in pruners[one.pruner].versions().items()})
+    run.finish(
+        TrainingPlan(source=source.name, ranks=config.ranks, device=config.device, efficiency=config.efficiency, stages=stages)
     )
     return run.path
 
 
-def _cost(config: PlanTrainingConfig, source: Path, wanted: Shape) -> tuple[str, dict[str, str], TrainingCost]:
-    """Of the pruner that trains; a chain has one."""
-    for choice in config.pruners:
-        pruner: Pruner = registry.load("pruners", choice.kind)
-        cost = pruner.expect(source, wanted, choice.settings, config.ranks)
-        if cost is not None:
-            return choice.kind, pruner.versions(), cost
-    raise ConfigError(
-        f"{' and '.join(choice.kind for choice in config.pruners)} trains nothing, so there is nothing to plan",
-        "plan a run of l0 or of distill",
+def _stage(config: PlanTrainingConfig, device: Device, kind: str, cost: TrainingCost) -> TrainingStage:
+    peak = sum(cost.memory_bytes.values())
+    per_second = config.ranks * device.tflops * 1e12 * config.efficiency / cost.flops_per_token
+    return TrainingStage(
+        pruner=kind,
+        memory_bytes=cost.memory_bytes,
+        peak_bytes=peak,
+        fits=peak <= device.memory_gb * 1e9,
+        checkpoint_bytes=cost.checkpoint_bytes,
+        tokens=cost.tokens,
+        tokens_per_second=per_second,
+        hours=cost.tokens / per_second / 3600,
     )

@@ -82,12 +82,13 @@ def predict(config: PredictConfig, store: Store) -> Path:
 def _predict(config: PredictConfig, profile: Profile | None, scorecard: Scorecard | None) -> Prediction:
     plain, table = _step_times(config, profile, scorecard)
     tokens_per_step, errors = _acceptance(config, scorecard, table)
-    if profile and scorecard:
-        _check_they_belong(profile, scorecard)
+    caveats = _doubts(profile, scorecard) if profile else []
     batches, contexts = config.batches or table.batches, config.contexts or table.contexts
     replayed = _replay(config, profile, scorecard, plain, table, list(tokens_per_step), batches)
     if replayed is not None:
         contexts = (replayed.mean_context,)
+    if doubt := table.doubt_of(max(contexts)):
+        caveats.append(doubt)
     baseline, idle = (_without_proposals(one, batches, contexts) for one in (plain, table))
     if replayed is not None:
         baseline, idle = ({(b, contexts[0]): speeds[0, b] for b in batches} for speeds in (replayed.plain, replayed.drafted))
@@ -107,6 +108,7 @@ def _predict(config: PredictConfig, profile: Profile | None, scorecard: Scorecar
         formulas=compare_formulas(tokens_per_step, plain, table),
         memory=_memory(config, profile, contexts),
         verdict=judge(points),
+        caveats=tuple(caveats),
     )
 
 
@@ -190,16 +192,21 @@ def _acceptance(
     return chosen, {k: errors.get(k, 0.0) for k in chosen}
 
 
-def _check_they_belong(profile: Profile, scorecard: Scorecard) -> None:
+def _doubts(profile: Profile, scorecard: Scorecard | None) -> list[str]:
+    """What speaks against these records, alone or together."""
+    doubts = ["something else was running while the profile was made"] if profile.busy else []
+    if scorecard is None:
+        return doubts
     if profile.target != scorecard.target:
-        log.warning("the profile is of %s, the scorecard of %s", profile.target, scorecard.target)
+        doubts.append(f"the profile is of {profile.target}, the scorecard of {scorecard.target}")
     if profile.draft is not None and profile.draft_fingerprint != scorecard.draft_fingerprint:
-        log.warning("the profile timed another draft (%s) than the scorecard's: only their shape should agree", profile.draft)
+        doubts.append(f"the profile timed another draft ({profile.draft}) than the scorecard's: only their shape should agree")
     if profile.first_drafted != scorecard.first_drafted:
         raise PredictionError(
             f"the scorecard is for {scorecard.served_by}, the profile for {profile.engine.kind}, and they begin differently",
             f"evaluate with `--serve {profile.engine.kind}`",
         )
+    return doubts
 
 
 def _replay(

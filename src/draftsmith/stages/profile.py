@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from draftsmith.core import registry
-from draftsmith.core.checkpoints import find_model, has_weights, model_fingerprint
+from draftsmith.core.checkpoints import find_model, has_weights, model_fingerprint, model_name
 from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
@@ -160,7 +160,7 @@ def _describe(
         target=target.name,
         target_fingerprint=model_fingerprint(target),
         target_shape=model_shape(target),
-        draft=None if named is None else "ngram" if isinstance(named, NgramDraft) else find_model(named.path).name,
+        draft=None if named is None else "ngram" if isinstance(named, NgramDraft) else model_name(find_model(named.path)),
         draft_fingerprint=_draft_fingerprint(draft),
         draft_shape=None if draft is None else model_shape(draft),
         engine=_with_room(config),

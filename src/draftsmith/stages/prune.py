@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from draftsmith.core import registry
-from draftsmith.core.checkpoints import find_model, model_fingerprint, weight_names
+from draftsmith.core.checkpoints import find_model, model_fingerprint, model_name, weight_names
 from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.errors import ConfigError, DataError, PlanError
 from draftsmith.core.families import family_of, is_computed, split_name
@@ -77,7 +77,7 @@ def prune(config: PruneConfig, store: Store) -> Path:
         wait_for(run.path / "record.json")
         return run.path
     record = PrunedCheckpoint(
-        source=source.name,
+        source=model_name(source),
         source_fingerprint=fingerprint,
         trace=trace.record.fingerprint,
         shape=wanted,

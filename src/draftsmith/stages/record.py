@@ -90,7 +90,10 @@ def _prompts(config: RecordConfig) -> list[Prompt]:
             prompt for prompt in dataset.prompts(Path(config.data) if config.data else None) if prompt.split == config.split
         ]
         if not found:
-            raise DataError(f"the data set {name!r} has no prompt in the {config.split} split", "choose another --split")
+            raise DataError(
+                f"the data set {name!r} has no prompt in the {config.split} split",
+                "bring more prompts or, for `record`, choose another --split",
+            )
         chosen += sorted(found, key=prompt_id)
     return chosen
 
@@ -129,6 +132,11 @@ def _encode(prompts: list[Prompt], config: RecordConfig, recorder: Recorder) -> 
 def _record_shards(
     config: RecordConfig, run: Run, recorder: Recorder, chosen: list[tuple[Prompt, list[int]]], worker: tuple[int, int]
 ) -> None:
+    if config.top_logprobs > recorder.vocabulary.rows:
+        raise ConfigError(
+            f"{config.top_logprobs} log-probabilities cannot be kept of {recorder.vocabulary.rows} tokens",
+            "ask for fewer --top-logprobs; 64 hold nearly all of the chance",
+        )
     limits = Limits(config.max_new_tokens, recorder.eos_ids, config.tail, config.top_logprobs)
     mine = range(worker[0], _num_shards(len(chosen), config), worker[1])
     missing = [index for index in mine if not _shard_path(run, index).exists()]

@@ -77,6 +77,14 @@ class StepTable:
     def relative_error(self, lookahead: Any, batch: Any, context: Any) -> Array:
         return self._at(self.error_KBC, lookahead, batch, context)
 
+    def doubt_of(self, context: int) -> str | None:
+        """What a step's time at this context stands on, where it was not measured."""
+        longest = self.contexts[-1]
+        if context <= longest or longest == 0:
+            return None
+        how = "go on in a straight line" if len(self.contexts) > 1 else f"are those of {longest}"
+        return f"context {context} was not profiled: beyond {longest}, step times {how}"
+
     def _at(self, values_KBC: Array, lookahead: Any, batch: Any, context: Any) -> Array:
         lookahead, batch, context = np.broadcast_arrays(lookahead, batch, context)
         self._check("lookahead", lookahead, self.lookaheads)

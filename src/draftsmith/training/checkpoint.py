@@ -12,8 +12,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
-from draftsmith.core.log import log
-
 _KEPT = 2  # the last and, while it is being written, the one before
 
 
@@ -48,7 +46,6 @@ class Checkpoints:
         if latest is None:
             return False
         dcp.load(state, checkpoint_id=latest)
-        log.info("going on from %s", latest.name)
         return True
 
     def save(self, state: dict[str, Any], step: int, wait: bool = False) -> None:

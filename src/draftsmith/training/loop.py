@@ -115,6 +115,7 @@ def train(
     first = 0
     if checkpoints.load(loaded):
         first = int(loaded["step"])
+        log.info("going on from step %d of %d", first, settings.steps)
     tokens_of_step = settings.batch * settings.length
     said: dict[str, float] = {}
     with progress("training", settings.steps, already=first) as bar, _told_to_stop(world) as stopped:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftsmith.core.checkpoints import find_model, model_fingerprint
-from draftsmith.core.errors import ModelError
+from draftsmith.core.checkpoints import find_model, model_fingerprint, model_name
+from draftsmith.core.errors import MissingDependencyError, ModelError
+from draftsmith.core.store import write_json
 from tests.unit.builders import assert_explains, safetensors, write_model
 
 LARGE = 8192  # floats: 32 KiB, so that its ends are not all of it
@@ -169,6 +170,21 @@ class TestFinding:
     def test_no_hub_package(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-        with pytest.raises(ModelError) as caught:
+        with pytest.raises(MissingDependencyError) as caught:
             find_model("org/model")
-        assert_explains(caught.value, "org/model", "ModuleNotFoundError", way_out="give its folder")
+        assert_explains(caught.value, "org/model", "a package is missing", way_out="'draftsmith[transformers]'")
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        ({"kind": "checkpoint", "source": "target", "shape": {"layers": 2}}, "target, 2 layers"),
+        ({"kind": "distilled", "student": "target, 2 layers"}, "target, 2 layers, distilled"),
+        ({"kind": "forged", "target": "target"}, "forged for target"),
+    ],
+)
+def test_what_we_make_is_known_by_what_it_was_made_from(tmp_path: Path, made: dict[str, Any], name: str) -> None:
+    assert model_name(tmp_path / "model") == "model"
+    write_json(tmp_path / "record.json", made)
+    assert model_name(tmp_path / "model") == name
+    assert model_name(tmp_path / "draft") == "draft"

@@ -75,6 +75,14 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(name: str, mon
     assert name in EXTRAS
 
 
+def test_what_trains_has_an_extra_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib, "import_module", missing("torch"))
+    with pytest.raises(MissingDependencyError) as caught:
+        registry.load("pruners", "l0")
+    assert_explains(caught.value, "the pruner 'l0' needs the package 'torch'", way_out="'draftsmith[training]'")
+    assert "training" in EXTRAS
+
+
 def test_a_missing_file_of_our_own_is_a_bug_and_not_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", missing("draftsmith.engines._gone"))
     with pytest.raises(ModuleNotFoundError, match="_gone"):

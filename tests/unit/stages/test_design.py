@@ -123,6 +123,10 @@ def test_records_that_do_not_belong_together(given: dict[str, Any], tmp_path: Pa
     swapped = {"checkpoint": given["probes"][0]["checkpoint"], "scorecard": given["probes"][1]["scorecard"]}
     with pytest.raises(PredictionError, match="is of another draft"):
         api.design(**{**given, "probes": [swapped]})
+    foreign = {"another vocabulary": cut(layers=1, vocabulary=2000), "24 layers of 12": cut(layers=24)}
+    for problem, shape in foreign.items():
+        with pytest.raises(PredictionError, match=f"was not cut from this source: it has {problem}"):
+            api.design(**{**given, "probes": [probe(tmp_path, shape, 1_000)]})
 
 
 def test_lookaheads_that_were_not_profiled(given: dict[str, Any]) -> None:

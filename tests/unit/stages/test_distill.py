@@ -156,6 +156,8 @@ def test_what_cannot_teach_is_refused(student: Path, traces: dict[str, Path], st
         distilled(student, traces, store, trace=traces["bare"])
     with pytest.raises(ConfigError, match="would teach the student what it writes itself"):
         distilled(student, traces, store, teacher=student, on_policy_every=2, loss="cross_entropy")
+    with pytest.raises(ConfigError, match="what is held out is what the student learns from"):
+        distilled(student, traces, store, held_out=traces["train"])
     with pytest.raises(ConfigError, match="a text is named `trace`"):
         distilled(student, traces, store, text={"trace": {"path": str(traces["train"])}})
 

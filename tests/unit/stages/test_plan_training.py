@@ -26,10 +26,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plan(source: Path, store: Path, kind: str = "l0", ranks: int = 2, **more: Any) -> Any:
+def choice(kind: str, **more: Any) -> dict[str, Any]:
     train = {"steps": 10, "batch": 16, "micro_batch": 2, "length": 32}
-    chosen = {"kind": kind, "settings": {"text": {"a": {"path": "nowhere"}}, "train": {**train, **more}}}
-    return api.plan_training(source=source, shape={"layers": 2}, pruners=[chosen], ranks=ranks, store=store).record
+    return {"kind": kind, "settings": {"text": {"a": {"path": "nowhere"}}, "train": {**train, **more}}}
+
+
+def plan(source: Path, store: Path, kind: str = "l0", ranks: int = 2, **more: Any) -> Any:
+    chosen = choice(kind, **more)
+    return api.plan_training(source=source, shape={"layers": 2}, pruners=[chosen], ranks=ranks, store=store).record.stages[0]
 
 
 def test_what_is_spread_becomes_smaller_with_ranks(source: Path, tmp_path: Path) -> None:
@@ -60,6 +64,12 @@ def test_distillation_is_of_the_small_model_only(source: Path, tmp_path: Path) -
     parameters = model_shape(source).model_copy(update={"layers": 2}).parameters
     assert small.checkpoint_bytes == pytest.approx(12 * parameters, rel=0.02)
     assert small.peak_bytes < whole.peak_bytes
+
+
+def test_every_stage_of_a_chain_is_planned(source: Path, tmp_path: Path) -> None:
+    chain = [choice("l0"), {"kind": "width"}, choice("distill")]
+    made = api.plan_training(source=source, shape={"layers": 2}, pruners=chain, ranks=2, store=tmp_path).record
+    assert made.stages == (plan(source, tmp_path), plan(source, tmp_path, kind="distill"))
 
 
 def test_what_cannot_be_planned_is_refused(source: Path, tmp_path: Path) -> None:

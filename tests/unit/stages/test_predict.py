@@ -1,7 +1,6 @@
 """Predicting: from records and from numbers, by hand, and every question that has no answer refused in words."""
 
 import json
-import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -248,19 +247,28 @@ class TestRecords:
         found = ask(profile=profile, scorecard=card, memory_gb=0.5)
         assert found.memory == memory_cost(shape(), shape(layers=1), "float32", 0.5, 128, 1, "int8")
 
-    def test_warned_of_another_target_or_draft(
-        self, ask: Ask, tmp_path: Path, profile: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_warned_of_another_target_or_draft(self, ask: Ask, tmp_path: Path, profile: Path) -> None:
         card = save_record(tmp_path / "other", scorecard(target="another", draft_fingerprint="e" * 32))
-        with caplog.at_level(logging.WARNING):
-            ask(profile=profile, scorecard=card)
-        assert "the profile is of target, the scorecard of another" in caplog.text
-        assert "timed another draft (draft)" in caplog.text
+        of_target, of_draft = ask(profile=profile, scorecard=card).caveats
+        assert "the profile is of target, the scorecard of another" in of_target
+        assert "timed another draft (draft)" in of_draft
+
+    def test_warned_of_a_busy_machine_and_of_a_context_beyond_the_profile(self, ask: Ask, tmp_path: Path, card: Path) -> None:
+        profile = save_record(tmp_path / "busy", profile_record(busy=True, contexts=(128, 1024)))
+        assert ask(profile=profile, scorecard=card, contexts=(128, 1024)).caveats == (
+            "something else was running while the profile was made",
+        )
+        beyond = ask(profile=profile, scorecard=card, contexts=(2048,)).caveats[1]
+        assert beyond == "context 2048 was not profiled: beyond 1024, step times go on in a straight line"
+        one = save_record(tmp_path / "one", profile_record(contexts=(128,)))
+        assert ask(profile=one, scorecard=card, contexts=(256,)).caveats == (
+            "context 256 was not profiled: beyond 128, step times are those of 128",
+        )
 
     def test_records_that_belong_together_need_no_word(
         self, ask: Ask, profile: Path, card: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        ask(profile=profile, scorecard=card)
+        assert ask(profile=profile, scorecard=card).caveats == ()
         assert caplog.text == ""
 
 

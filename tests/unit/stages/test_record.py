@@ -254,6 +254,12 @@ class TestWhichPrompts:
         assert_explains(caught.value, "every prompt of 'fake' is longer than 2 tokens", way_out="raise --max-prompt-tokens")
 
     @pytest.mark.usefixtures("engine")
+    def test_more_log_probabilities_than_tokens(self, tmp_path: Path, target: Path) -> None:
+        with pytest.raises(ConfigError) as caught:
+            record(config(target, top_logprobs=10**6), Store(tmp_path))
+        assert_explains(caught.value, "1000000 log-probabilities cannot be kept", way_out="fewer --top-logprobs")
+
+    @pytest.mark.usefixtures("engine")
     def test_no_prompt_in_the_split(self, tmp_path: Path, target: Path) -> None:
         with pytest.raises(DataError) as caught:
             record(config(target, split="probe"), Store(tmp_path))
