@@ -22,7 +22,7 @@ LAYERS, HEADS, NEURONS = 2, 2, 128
 def measure(lab: Lab) -> Result:
     """Cut back to the size of the model before anything was planted: what stays must be the model itself."""
     trace = own_text(lab, lab.stories, 256, 128)
-    train = {"steps": 400, "batch": 16, "micro_batch": 8, "length": 128, "learning_rate": 1e-7, "precision": "float32"}
+    train = {"steps": 400, "batch": 16, "micro_batch": 8, "length": 128, "learning_rate": 1e-5, "precision": "float32"}
     l0 = {"kind": "l0", "settings": {"text": text_of(trace), "train": train, "mask_rate": 0.1, "price_rate": 0.1}}
     rows = []
     for seed in (0,) if lab.quick else (0, 1, 2):
