@@ -91,7 +91,7 @@ def depth_cut(lab: Lab, layers: int) -> Path:
         trace=_tuning_trace(lab, "smollm2"),
         shape={"layers": layers},
         num_rows=12,
-        engine={"dtype": "float32", "threads": 2},  # the same choice on every machine
+        engine={"dtype": "float32", "threads": 2},  # bf16 rounds differently from processor to processor
         store=lab.drafts / "tuning",
     )
     return copied(kept.folder / "model", folder)
