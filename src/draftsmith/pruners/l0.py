@@ -85,6 +85,7 @@ class L0Task:
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= self._world.size
             self.optimizer.step()
+            self._gates.never_pay()
         self.optimizer.zero_grad()
         return {"off_shape": self._gates.worst()}
 

@@ -1,8 +1,10 @@
 """Masks that can be learned: hard-concrete gates (Louizos et al. 2018), and the price that leads them to a shape.
 
 A gate is 0 or 1 with some chance and in between otherwise; `log_alpha` moves the chances. How many gates are open is then known
-in expectation, and Lagrange multipliers charge the model for every one too many or too few, axis by axis, layer by layer, as
-in Sheared-LLaMA (Xia et al. 2024). L layers, G kv heads, H heads, N neurons, D hidden dimensions."""
+in expectation, and Lagrange multipliers charge the model for every one too many, axis by axis, layer by layer, after
+Sheared-LLaMA (Xia et al. 2024). There they pay for one too few as well. Nothing else moves the gate of a neuron that does
+nothing, and Adam moves it as far for a small pay as for a large one: it opens before those that are needed. Here the loss alone
+opens gates. L layers, G kv heads, H heads, N neurons, D hidden dimensions."""
 
 import math
 from collections.abc import Mapping
@@ -72,11 +74,19 @@ class Gates:
         return {name: torch.rand(alpha.shape, generator=generator) for name, alpha in self.log_alphas.items()}
 
     def price(self, progress: float) -> Tensor:
-        """What the multipliers charge for being off the way from the source (progress 0) to the shape (1)."""
+        """What the multipliers charge for being above the way from the source (progress 0) to the shape (1)."""
         total = torch.zeros(())
         for name, off in self._off(progress).items():
-            total = total + (self.prices[f"{name} linear"] * off + self.prices[f"{name} square"] * off**2).sum()
+            linear, square = self.prices[f"{name} linear"], self.prices[f"{name} square"]
+            felt = torch.where(off > 0, off, off.detach())  # below the aim only the price moves: it falls
+            total = total + (linear * felt + square * off.clamp(min=0.0) ** 2).sum()
         return total
+
+    def never_pay(self) -> None:
+        """Prices that a step has taken below 0 are 0."""
+        with torch.no_grad():
+            for price in self.prices.values():
+                price.clamp_(min=0.0)
 
     def worst(self) -> float:
         """How far the expected shape is from the one wanted, as a share of the source, on the axis where it is worst."""

@@ -1,5 +1,7 @@
 """Gates: chances and draws agree, prices lead to the shape, and the plan is exact whatever the gates say."""
 
+from collections.abc import Callable
+
 import pytest
 
 from draftsmith.core import registry
@@ -58,8 +60,7 @@ def test_the_plan_has_exactly_the_shape(wanted: dict[str, int]) -> None:
     check_shape(registry.load("families", "llama"), SOURCE, made.wanted)
 
 
-def test_prices_lead_the_gates_to_the_shape() -> None:
-    made = gates(layers=2, heads=2, kv_heads=1, hidden=16, intermediate=6)
+def learn(made: "Gates", steps: int, loss: Callable[[int], "torch.Tensor"]) -> None:  # type: ignore[name-defined] # noqa: F821
     optimizer = torch.optim.AdamW(
         [
             {"params": list(made.log_alphas.values()), "lr": 0.1},
@@ -67,12 +68,41 @@ def test_prices_lead_the_gates_to_the_shape() -> None:
         ],
         weight_decay=0.0,
     )
-    assert made.worst() > 0.4
-    for step in range(300):
+    for step in range(steps):
         optimizer.zero_grad()
-        made.price(min(1.0, step / 100)).backward()
+        (loss(step) + made.price(min(1.0, 3 * step / steps))).backward()
         optimizer.step()
+        made.never_pay()
+
+
+def test_prices_lead_the_gates_to_the_shape() -> None:
+    """Prices close gates, and the loss, to which every one is worth a little, opens what was closed beyond the shape."""
+    made = gates(layers=2, heads=2, kv_heads=1, hidden=16, intermediate=6)
+
+    def loss(step: int) -> torch.Tensor:
+        masks = made.masks(made.noise(0, step))
+        return -1e-2 * sum(one.sum() for one in (masks.layers_L, masks.heads_LH, masks.hidden_D, masks.neurons_LN))
+
+    assert made.worst() > 0.4
+    learn(made, 300, loss)
     assert made.worst() < 0.05
+
+
+def test_gates_that_nothing_needs_are_the_ones_that_close() -> None:
+    """A third of the neurons do nothing; of the rest, a closed gate costs little and says so through noise."""
+    made = gates(intermediate=16)
+    idle = [sorted(torch.randperm(24, generator=torch.Generator().manual_seed(layer))[:8].tolist()) for layer in range(4)]
+    worth = torch.full((4, 24), 1e-3)
+    for layer, places in enumerate(idle):
+        worth[layer, places] = 0.0
+    generator = torch.Generator().manual_seed(0)
+
+    def loss(step: int) -> torch.Tensor:
+        closed = 1 - made.masks(made.noise(0, step)).neurons_LN
+        return (worth * (closed**2 + 2 * torch.randn(worth.shape, generator=generator) * closed)).sum()
+
+    learn(made, 300, loss)
+    assert [sorted(set(range(24)) - set(layer.neurons)) for layer in made.plan().layers] == idle
 
 
 def test_a_masked_draw_lets_gradients_through() -> None:
