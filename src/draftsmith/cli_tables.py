@@ -54,10 +54,8 @@ def _with_error(value: float, error: float | None) -> str:
 
 def print_checkpoint(kept: Kept[PrunedCheckpoint]) -> None:
     made = kept.record
-    shape = made.shape
     typer.echo(
-        f"{made.source} cut by {' and '.join(made.pruners)}: {shape.layers} layers, {shape.heads} heads ({shape.kv_heads} kv), "
-        f"{shape.hidden} hidden, {shape.intermediate} neurons, {shape.vocabulary} output rows, "
+        f"{made.source} cut by {' and '.join(made.pruners)}: {made.shape.sizes}, {made.shape.vocabulary} output rows, "
         f"{made.parameters / 1e6:.1f}M parameters"
     )
     typer.echo(f"layers kept: {', '.join(map(str, made.layers_kept))}")
@@ -79,13 +77,10 @@ def print_design(kept: Kept[Design]) -> None:
             f"{one.tokens_per_second:.1f}", f"{one.speedup:.2f} ± {one.speedup * one.error:.2f}",
         )  # fmt: skip
     Console().print(table)
-    best, probe = made.by_depth[0], made.next_probe.shape
+    best = made.by_depth[0]
     typer.echo(f"{made.considered:,} shapes; plain decoding gives {made.plain_tokens_per_second:.1f} tokens/s.")
-    typer.echo("No shape is expected to gain anything." if best.speedup <= 1 else f"Cut to {best.shape.layers} layers first.")
-    typer.echo(
-        f"Worth a probe next: {probe.layers} layers, {probe.heads} heads ({probe.kv_heads} kv), {probe.hidden} hidden, "
-        f"{probe.intermediate} neurons."
-    )
+    typer.echo("No shape is expected to gain anything." if best.speedup <= 1 else f"Cut to {best.shape.depth} first.")
+    typer.echo(f"Worth a probe next: {made.next_probe.shape.sizes}.")
 
 
 def print_forged(kept: Kept[Forged]) -> None:
@@ -270,6 +265,8 @@ def print_prediction(kept: Kept[Prediction]) -> None:
             style="bold" if is_best else None,
         )
     Console().print(table)
+    if any(point.speedup < 1 for point in best.values()):
+        typer.echo("Where x plain is below 1, serving is faster with the draft switched off.")
     if record.engine == "vllm":
         for context, ranges in sorted(record.vllm_schedules.items()):
             typer.echo(f"at context {context}: num_speculative_tokens_per_batch_size = {[list(one) for one in ranges]}")

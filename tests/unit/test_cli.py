@@ -590,6 +590,7 @@ class TestProfileAndPredict:
         assert out.startswith("Go: 1.85 x plain decoding with lookahead 3 at batch 1.")
         for figure in ("any", "2.500", "92.6", "1.85", "1.35", "29.0"):
             assert figure in out
+        assert "switched off" not in out
         folder = Path(out.splitlines()[-1])
         assert (folder / "record.json").exists()
         assert not list(folder.glob("*.html"))
@@ -606,6 +607,7 @@ class TestProfileAndPredict:
         code, out, _ = main("predict", *words.split(), "--store", tmp_path)
         assert (code, out.startswith("No-go: ")) == (0, True)
         assert out.count("none") == 2
+        assert "faster with the draft switched off" in out
 
     def test_without_altair_there_are_numbers_and_a_hint(
         self, main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 from draftsmith.core.errors import MissingDependencyError, ModelError
+from draftsmith.core.shapes import counted_layers
 from draftsmith.core.store import read_json
 
 _SAMPLE_BYTES = 4096
@@ -45,7 +46,7 @@ def model_name(folder: Path) -> str:
     made = read_json(record)
     match made.get("kind"):
         case "checkpoint":
-            return f"{made['source']}, {made['shape']['layers']} layers"
+            return f"{made['source']}, {counted_layers(made['shape']['layers'])}"
         case "distilled":
             return f"{made['student']}, distilled"
         case "forged":

@@ -70,6 +70,15 @@ class Shape(StrictConfig):
         embeddings = 0 if self.tied else self.hidden * (self.embedded or self.vocabulary)
         return self.decoder_weights + self.head_weights + embeddings
 
+    @property
+    def depth(self) -> str:
+        return counted_layers(self.layers)
+
+    @property
+    def sizes(self) -> str:
+        """In words, without the vocabulary."""
+        return f"{self.depth}, {self.heads} heads ({self.kv_heads} kv), {self.hidden} hidden, {self.intermediate} neurons"
+
     def with_rows(self, rows: int) -> Self:
         """With fewer rows in its output head, which then is one of its own."""
         if rows == self.vocabulary:
@@ -82,6 +91,10 @@ class Shape(StrictConfig):
 
     def weight_bytes(self, dtype: str) -> int:
         return self.parameters * _bytes(dtype)
+
+
+def counted_layers(number: int) -> str:
+    return "1 layer" if number == 1 else f"{number} layers"
 
 
 def _bytes(dtype: str) -> int:

@@ -26,7 +26,7 @@ def design(made: Design) -> Any:
     title = {
         "text": f"Drafts cut from {made.source}, after {made.tokens / 1e6:.1f}M tokens",
         "subtitle": [
-            f"best: {best.shape.layers} layers, {best.speedup:.2f} x plain at lookahead {best.lookahead}",
+            f"best: {best.shape.depth}, {best.speedup:.2f} x plain at lookahead {best.lookahead}",
             "numbers: layers; line: no shape is both faster and accepted more; diamond: what to try next",
         ],
     }
@@ -35,15 +35,13 @@ def design(made: Design) -> Any:
 
 
 def _value(one: DesignCandidate) -> dict[str, Any]:
-    shape = one.shape
     return {
         "draft_ms": one.draft_ms,
         "acceptance": one.acceptance,
         "tokens_per_step": one.tokens_per_step,
         "speedup": one.speedup,
         "error": one.error,
-        "layers": shape.layers,
-        "shape": f"{shape.layers} layers, {shape.heads} heads ({shape.kv_heads} kv), {shape.hidden} hidden, "
-        f"{shape.intermediate} neurons",
+        "layers": one.shape.layers,
+        "shape": one.shape.sizes,
         "parameters": f"{one.parameters / 1e6:.1f} M",
     }

@@ -42,12 +42,9 @@ def page_sections(made: Forged) -> list[Section]:
         )
         for one in made.contenders
     ]
-    shape = made.shape
-    sizes = (
-        f"{shape.layers} layers, {shape.heads} heads ({shape.kv_heads} kv), {shape.hidden} hidden, {shape.intermediate} neurons"
-    )
     told = (
-        f"{sizes}, {shape.vocabulary} output rows; trained on {made.tokens / 1e6:.2f}M tokens. {made.shapes_trained} trainings "
-        f"led to it, in {made.seconds / 3600:.1f} hours. All ran live on prompts of the test split, each beside plain decoding."
+        f"{made.shape.sizes}, {made.shape.vocabulary} output rows; trained on {made.tokens / 1e6:.2f}M tokens. "
+        f"{made.shapes_trained} trainings led to it, in {made.seconds / 3600:.1f} hours. All ran live on prompts of "
+        "the test split, each beside plain decoding."
     )
     return [Section("Before and after", told, forged(made)), Section("All contenders", "", None, columns, rows)]

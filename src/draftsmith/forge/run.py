@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from draftsmith.core import registry
-from draftsmith.core.checkpoints import find_model, model_fingerprint
+from draftsmith.core.checkpoints import find_model, model_fingerprint, model_name
 from draftsmith.core.log import log
 from draftsmith.core.protocols import Engine
 from draftsmith.core.records import Forged
@@ -62,7 +62,7 @@ def _forge(config: ForgeConfig, store: Store, folder: Path) -> Forged:
     shutil.copytree(chosen, model)
     return Forged(
         target=TraceReader(ground.live_test).record.model,
-        source=ground.source.name,
+        source=model_name(ground.source),
         engine=config.engine.kind,
         batch=config.batch,
         best=best.name,

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from draftsmith.core import registry
-from draftsmith.core.checkpoints import find_model
+from draftsmith.core.checkpoints import find_model, model_name
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.devices import Device, device_named
 from draftsmith.core.errors import ConfigError
@@ -46,7 +46,9 @@ def plan_training(config: PlanTrainingConfig, store: Store) -> Path:
         )
     run.begin({name: version for one in stages for name, version in pruners[one.pruner].versions().items()})
     run.finish(
-        TrainingPlan(source=source.name, ranks=config.ranks, device=config.device, efficiency=config.efficiency, stages=stages)
+        TrainingPlan(
+            source=model_name(source), ranks=config.ranks, device=config.device, efficiency=config.efficiency, stages=stages
+        )
     )
     return run.path
 

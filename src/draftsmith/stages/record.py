@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from draftsmith.core import registry
-from draftsmith.core.checkpoints import find_model, model_fingerprint
+from draftsmith.core.checkpoints import find_model, model_fingerprint, model_name
 from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import ConfigError, DataError
 from draftsmith.core.log import log
@@ -191,7 +191,7 @@ def _describe(
     if not all(path.exists() for path in paths):
         return None
     return Trace(
-        model=target.name,
+        model=model_name(target),
         model_fingerprint=model_fingerprint(target),
         vocabulary_fingerprint=recorder.vocabulary.fingerprint,
         engine=config.engine.kind,

@@ -179,6 +179,7 @@ class TestFinding:
     ("made", "name"),
     [
         ({"kind": "checkpoint", "source": "target", "shape": {"layers": 2}}, "target, 2 layers"),
+        ({"kind": "checkpoint", "source": "target", "shape": {"layers": 1}}, "target, 1 layer"),
         ({"kind": "distilled", "student": "target, 2 layers"}, "target, 2 layers, distilled"),
         ({"kind": "forged", "target": "target"}, "forged for target"),
     ],
