@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks._evidence import Lab, Result, run
 from draftsmith import api
+from draftsmith.core.provenance import machine
 
 LOOKAHEADS = (1, 2, 3, 5, 8)
 TEST = ("hellaswag", "mmlu", "chat")
@@ -27,7 +29,9 @@ class Case:
 
 def measure(lab: Lab) -> Result:
     """Tokens per step, draft latency and predicted throughput of every draft, side by side."""
-    drafts = [_draft(lab, case, name) for case in _cases(lab) for name in case.shapes]
+    drafts = [
+        lab.kept(f"{case.target.name}-{name}", partial(_draft, lab, case, name)) for case in _cases(lab) for name in case.shapes
+    ]
     verdicts = {target: _compare([one for one in drafts if one["target"] == target]) for target in _targets(drafts)}
     gain = min(one["throughput"] for one in verdicts.values())
     apart = max(abs(one["parameters"] - 1) for one in verdicts.values())
@@ -113,6 +117,7 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
         "tokens_per_second": best.tokens_per_second,
         "speedup": best.speedup,
         "speedup_error": best.error,
+        "cpu": machine()["cpu"],
     }
     print(row, flush=True)
     return row
@@ -190,4 +195,4 @@ def _compare(drafts: list[dict[str, Any]]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run("deep_vs_wide", measure)
+    run("deep_vs_wide", measure, carried=True)

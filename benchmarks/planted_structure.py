@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,7 @@ def measure(lab: Lab) -> Result:
     l0 = {"kind": "l0", "settings": {"text": text_of(trace), "train": train, "mask_rate": 0.1, "price_rate": 0.1}}
     rows = []
     for seed in (0,) if lab.quick else (0, 1, 2):
-        source, planted = _plant(lab, seed)
-        wanted = {"layers": 6, "heads": 6, "kv_heads": 6, "intermediate": 768}
-        rows.append(_compare("l0", seed, planted, _plan(lab, source, trace, wanted, [l0])))
-        rows.append(_compare("depth", seed, planted, _plan(lab, source, trace, {"layers": 6}, [{"kind": "depth"}])))
-        print(rows[-2:], flush=True)
+        rows += lab.kept(f"seed-{seed}", partial(_runs, lab, seed, trace, l0))
     wrong = sum(row["wrong"] for row in rows)
     return Result(
         claim="l0 and depth remove exactly the layers, heads and neurons that do nothing",
@@ -43,6 +40,18 @@ def measure(lab: Lab) -> Result:
         "every layer, at random places; l0 with 400 steps of 16 x 128 tokens of its own text; depth on 32 rows",
         details={"runs": rows},
     )
+
+
+def _runs(lab: Lab, seed: int, trace: Path, l0: dict[str, Any]) -> list[dict[str, Any]]:
+    """What both pruners make of one planting."""
+    source, planted = _plant(lab, seed)
+    wanted = {"layers": 6, "heads": 6, "kv_heads": 6, "intermediate": 768}
+    found = [
+        _compare("l0", seed, planted, _plan(lab, source, trace, wanted, [l0])),
+        _compare("depth", seed, planted, _plan(lab, source, trace, {"layers": 6}, [{"kind": "depth"}])),
+    ]
+    print(found, flush=True)
+    return found
 
 
 def _plant(lab: Lab, seed: int) -> tuple[Path, dict[str, Any]]:
@@ -123,4 +132,4 @@ def _compare(pruner: str, seed: int, planted: dict[str, Any], plan: KeepPlan) ->
 
 
 if __name__ == "__main__":
-    run("planted_structure", measure)
+    run("planted_structure", measure, carried=True)
