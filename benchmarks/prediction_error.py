@@ -20,7 +20,7 @@ from draftsmith.core import registry
 from draftsmith.core.protocols import Engine, EngineConfig
 from draftsmith.core.provenance import machine
 from draftsmith.core.sampling import Sampling
-from draftsmith.core.timing import profile_cells, relative_error, warn_if_busy
+from draftsmith.core.timing import profile_cells, relative_error, watched
 from draftsmith.core.trace import Trace, TraceReader, TraceRow
 from draftsmith.theory.acceptance import row_chances
 from draftsmith.theory.batches import run_batches
@@ -122,7 +122,6 @@ class Ready:
     trace: Trace
     rows: list[TraceRow]
     chances: list[np.ndarray]
-    busy: bool
 
 
 def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any]]:
@@ -135,11 +134,12 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
             at = ready()
             ends = at.trace.eos_ids, pair.new_tokens
             rows, chances = at.rows[:: EVERY[batch]], at.chances[:: EVERY[batch]]
-            turns = at.take(Task(rows, chances, lookahead, batch, *ends))
+            with watched() as others:
+                turns = at.take(Task(rows, chances, lookahead, batch, *ends))
             found = {"engine": engine, "target": pair.target.name, "draft": draft.name, "lookahead": lookahead, "batch": batch}
             found |= _compare(plugin, turns, lookahead, batch)
             print({name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}, flush=True)
-            where = {"cpu": machine()["cpu"], "busy": at.busy, "versions": plugin.versions()}
+            where = {"cpu": machine()["cpu"], "busy": others.busy, "versions": plugin.versions()}
             return {**found, **where, "trace": at.trace.fingerprint}
 
         return [
@@ -165,14 +165,13 @@ def _ready(lab: Lab, engine: str, plugin: Engine, pair: Pair, draft: Path, stack
     with plugin.scorer(draft, Sampling(), config) as scorer:
         scores = scorer.score(rows)
     chances = [row_chances(row, score, "greedy") for row, score in zip(rows, scores, strict=True)]
-    busy = warn_if_busy()
     if engine == "transformers":
         turns = transformers_turns
     else:  # not above: vLLM reads its environment when it is imported, and the plugin sets it before
         from benchmarks._vllm_turns import vllm_turns as turns
     room = config.model_copy(update={"kv_cache_gb": 4})  # the profile's rows stay while the live run goes on
     take = stack.enter_context(turns(pair.target, draft, max(LOOKAHEADS), room, pair.contexts[engine]))
-    return Ready(take, trace.record, rows, chances, busy)
+    return Ready(take, trace.record, rows, chances)
 
 
 def _compare(plugin: Engine, turns: Turns, lookahead: int, batch: int) -> dict[str, float]:

@@ -35,6 +35,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Plugins:
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which nothing else runs, and that knows it at once."""
     monkeypatch.setattr(timing, "others_share", lambda: 0.0)
+    monkeypatch.setattr(timing, "_kept_share", lambda before, after: 0.0)
 
 
 @pytest.fixture

@@ -333,7 +333,7 @@ class Profile(StrictConfig):
     first_drafted: Literal[0, 1]
     versions: dict[str, str]
     machine: dict[str, Any]
-    busy: bool  # another process used the machine meanwhile
+    busy: bool  # something else used the machine meanwhile
     plain: tuple[ProfileCell, ...]
     cells: tuple[ProfileCell, ...]
 

@@ -7,7 +7,8 @@ minute over all of them, so that their ratios hold better than their values do."
 import os
 import time
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,6 +23,8 @@ from draftsmith.core.records import ProfileCell
 
 BUSY_SHARE = 0.1  # of one core, used by others: timings are no longer to be trusted
 _LOOK_SECONDS = 0.5
+_WORK = (0, 1, 2, 5, 6, 7)  # of /proc/stat: user, nice, system, (idle, iowait), irq, softirq, steal
+_STEAL = 7
 
 CellT = TypeVar("CellT", bound=Hashable)
 
@@ -145,18 +148,40 @@ def others_share() -> float | None:
     after = _cpu_times()
     if before is None or after is None:
         return None
-    # user, nice, system, (idle, iowait), irq, softirq, steal
-    busy = sum(after[i] - before[i] for i in (0, 1, 2, 5, 6, 7))
+    busy = sum(after[i] - before[i] for i in _WORK)
     return busy / os.sysconf("SC_CLK_TCK") / _LOOK_SECONDS
 
 
-def warn_if_busy() -> bool:
-    """Say so if something else is running. Call it while doing nothing oneself."""
+@dataclass
+class Others:
+    """Whether something else used the machine while this one was timed."""
+
+    busy: bool = False
+
+
+@contextmanager
+def watched() -> Iterator[Others]:
+    """Who else uses the machine while the body is timed, looked for twice: before, while nothing of ours runs, and then by what
+    a host kept of the processors that it lends us. The answer is whole when the body has ended."""
+    others = Others()
     share = others_share()
-    if share is None or share < BUSY_SHARE:
-        return False
-    log.warning("something else uses %.0f%% of a core: stop it, or these timings will be off", 100 * share)
-    return True
+    if share is not None and share >= BUSY_SHARE:
+        log.warning("something else uses %.0f%% of a core: stop it, or these timings will be off", 100 * share)
+        others.busy = True
+    before = _cpu_times()
+    yield others
+    share = _kept_share(before, _cpu_times())
+    if share >= BUSY_SHARE:
+        log.warning("the host of this machine kept %.0f%% of the processors' time: these timings will be off", 100 * share)
+        others.busy = True
+
+
+def _kept_share(before: list[int] | None, after: list[int] | None) -> float:
+    """Of the processor time that was asked for, how much the host of a virtual machine gave to others."""
+    if before is None or after is None:
+        return 0.0
+    asked = sum(after[i] - before[i] for i in _WORK)
+    return (after[_STEAL] - before[_STEAL]) / max(asked, 1)
 
 
 def _cpu_times() -> list[int] | None:

@@ -22,7 +22,7 @@ from draftsmith.core.records import Profile
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.shapes import model_dtype, model_shape
 from draftsmith.core.store import Run, Store, file_digest, read_json, write_json
-from draftsmith.core.timing import Rounds, Timing, Visit, profile_cells, warn_if_busy, warn_if_uncertain
+from draftsmith.core.timing import Rounds, Timing, Visit, profile_cells, warn_if_uncertain, watched
 
 Cell = tuple[bool, int, int, int]  # with the draft loaded?, lookahead, batch, context asked for
 
@@ -108,10 +108,10 @@ def _measure(config: ProfileConfig, engine: Engine, run: Run, target: Path, draf
         while not rounds.are_enough(config.timing):
             path = run.path / f"round-{index:02d}.json"
             if not path.exists():
-                was_busy = warn_if_busy()
-                visits = _round(config, engine, target, draft, np.random.default_rng(index))
+                with watched() as others:
+                    visits = _round(config, engine, target, draft, np.random.default_rng(index))
                 cells = [[*cell, visit.model_dump(mode="json")] for cell, visit in visits.items()]
-                write_json(path, {"busy": was_busy, "cells": cells})
+                write_json(path, {"busy": others.busy, "cells": cells})
             kept = parse_config(_Round, read_json(path), str(path))
             busy |= kept.busy
             for drafted, lookahead, batch, context, visit in kept.cells:
@@ -157,7 +157,7 @@ def _describe(
     plain = cells[False] or tuple(cell for cell in cells[True] if cell.lookahead == 0)
     named = config.draft
     return Profile(
-        target=target.name,
+        target=model_name(target),
         target_fingerprint=model_fingerprint(target),
         target_shape=model_shape(target),
         draft=None if named is None else "ngram" if isinstance(named, NgramDraft) else model_name(find_model(named.path)),

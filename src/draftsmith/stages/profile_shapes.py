@@ -22,7 +22,7 @@ from draftsmith.core.records import ShapeCell, ShapeProfile
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.shapes import shape_of
 from draftsmith.core.store import Run, Store, digest, read_json, write_json
-from draftsmith.core.timing import Rounds, Timing, Visit, warn_if_busy, warn_if_uncertain
+from draftsmith.core.timing import Rounds, Timing, Visit, warn_if_uncertain, watched
 
 Cell = tuple[int, int, int]  # which shape, batch, context
 
@@ -118,10 +118,10 @@ def _measure(config: ProfileShapesConfig, engine: Engine, run: Run, configs: lis
                 path = run.path / f"round-{index:03d}-{which:03d}.json"
                 if not path.exists():
                     lives = memory.hold(loads[which])
-                    was_busy = warn_if_busy()
                     order = map(int, rng.permutation(loads[which]))
-                    visits = [visit for shape in order for visit in _visits(config, lives[shape], shape)]
-                    write_json(path, {"busy": was_busy, "visits": visits})
+                    with watched() as others:
+                        visits = [visit for shape in order for visit in _visits(config, lives[shape], shape)]
+                    write_json(path, {"busy": others.busy, "visits": visits})
                     bar.advance()
                 kept = parse_config(_Turn, read_json(path), str(path))
                 busy |= kept.busy

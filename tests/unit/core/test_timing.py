@@ -10,7 +10,7 @@ from draftsmith.core import timing
 from draftsmith.core.config import parse_config
 from draftsmith.core.errors import ConfigError
 from draftsmith.core.protocols import StepSeconds
-from draftsmith.core.timing import Rounds, Timing, Visit, others_share, relative_error, summarise, warn_if_busy
+from draftsmith.core.timing import Rounds, Timing, Visit, others_share, relative_error, summarise, watched
 
 
 def visit(*verify_ms: float, context: float = 100.0) -> Visit:
@@ -136,18 +136,38 @@ class TestOthers:
         assert others_share() is None
 
     def test_it_says_so(self, looks: list[list[int] | None], caplog: pytest.LogCaptureFixture) -> None:
-        looks.append([75, 0, 0, 325, 0, 0, 0, 0])
-        with caplog.at_level(logging.WARNING):
-            assert warn_if_busy()
-        assert "something else uses 75% of a core" in caplog.text
+        looks += [[75, 0, 0, 325, 0, 0, 0, 0]] * 3
+        with caplog.at_level(logging.WARNING), watched() as others:
+            pass
+        assert others.busy
+        assert caplog.messages == ["something else uses 75% of a core: stop it, or these timings will be off"]
 
     @pytest.mark.parametrize("ticks", [[5, 0, 0, 395, 0, 0, 0, 0], None])
     def test_a_little_or_nothing_known_is_no_reason_to_speak(
         self, looks: list[list[int] | None], caplog: pytest.LogCaptureFixture, ticks: list[int] | None
     ) -> None:
-        looks.append(ticks)
-        assert not warn_if_busy()
+        looks += [ticks] * 3
+        with watched() as others:
+            pass
+        assert not others.busy
         assert caplog.text == ""
+
+    @pytest.mark.parametrize(
+        ("ticks", "warned"),
+        [
+            ([60, 0, 0, 0, 0, 0, 0, 40], "the host of this machine kept 40% of the processors' time"),
+            ([60, 0, 0, 300, 0, 0, 0, 40], "kept 40%"),  # a processor that nothing of ours asked for is not missed
+            ([95, 0, 0, 300, 0, 0, 0, 5], ""),
+        ],
+    )
+    def test_what_the_host_keeps_is_seen_only_while_something_runs(
+        self, looks: list[list[int] | None], caplog: pytest.LogCaptureFixture, ticks: list[int], warned: str
+    ) -> None:
+        looks += [[0] * 8, [0] * 8, ticks]
+        with caplog.at_level(logging.WARNING), watched() as others:
+            assert not others.busy
+        assert others.busy == bool(warned)
+        assert warned in caplog.text
 
     def test_a_real_look_finds_something_sensible(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(timing, "_LOOK_SECONDS", 0.02)
