@@ -43,7 +43,7 @@ class TrainSettings(StrictConfig):
     last_rate: float = Field(0.1, ge=0, le=1)  # of the learning rate, where the cosine ends
     weight_decay: float = Field(0.0, ge=0)
     clip: float = Field(1.0, gt=0)
-    precision: Precision = "bfloat16"
+    precision: Precision = "auto"
     save_activations: bool = True
     compile: bool = False
     save_every: int = Field(200, ge=1)

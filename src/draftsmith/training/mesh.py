@@ -27,7 +27,8 @@ from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json
 from draftsmith.training.sources import Source
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16"]
+_BF16_UNITS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")  # of a processor, x86 and ARM
 _PATIENCE = timedelta(hours=6)  # while the first rank tokenises or writes, the others wait
 _joined = count()
 # Hidden states come out of a sharded model as views, and nothing here changes an output in place.
@@ -75,18 +76,27 @@ def load_sharded(
     """A source in float32, each rank holding its part and reading no more than that from disk. Arithmetic is in `precision`;
     without saved activations, those of a layer are computed again when they are needed."""
     source = empty_source(path, torch.device("meta"))
-    spread(source, world.mesh, precision, save_activations, compile_layers)
+    spread(source, world.mesh, arithmetic(precision, world.device), save_activations, compile_layers)
     source.model.to_empty(device=world.device)
     _load_weights(source.model, path)
     _load_buffers(source.model, path, world.device)
     return source
 
 
-def spread(
-    source: Source, mesh: DeviceMesh, precision: Precision, save_activations: bool, compile_layers: bool = False
-) -> None:
+def arithmetic(precision: Precision, device: torch.device) -> torch.dtype:
+    """The same on every rank. `auto` is bfloat16, but float32 on processors of which one has no units for it: there bfloat16
+    takes twice the time."""
+    if precision != "auto":
+        return torch.float32 if precision == "float32" else torch.bfloat16
+    can = torch.cpu.get_capabilities()
+    has_units = torch.tensor(device.type != "cpu" or any(can.get(unit) for unit in _BF16_UNITS), dtype=torch.int)
+    dist.all_reduce(has_units, dist.ReduceOp.MIN)
+    return torch.bfloat16 if has_units else torch.float32
+
+
+def spread(source: Source, mesh: DeviceMesh, dtype: torch.dtype, save_activations: bool, compile_layers: bool = False) -> None:
     """Shard every layer, and the rest, over the ranks."""
-    policy = MixedPrecisionPolicy(param_dtype=getattr(torch, precision), reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     if not save_activations:
         source.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in source.layers:

@@ -58,7 +58,8 @@ def training_cost(
 def _peak(source: Source, mesh: DeviceMesh, settings: TrainSettings, ranks: int, masked_to: Shape | None) -> dict[str, int]:
     """Bytes that one rank holds at the peak of a step, by kind."""
     share, size = shares(settings, ranks)
-    spread(source, mesh, settings.precision, settings.save_activations)
+    dtype = torch.float32 if settings.precision == "float32" else torch.bfloat16  # plans are for devices that have units for it
+    spread(source, mesh, dtype, settings.save_activations)
     draw = _attach_masks(source, masked_to)
     optimizer = torch.optim.AdamW(source.model.parameters(), lr=1e-4)
     batch = text_batch(torch.zeros(size, settings.length, dtype=torch.long))
