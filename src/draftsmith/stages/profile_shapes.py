@@ -63,7 +63,7 @@ def profile_shapes(config: ProfileShapesConfig, store: Store) -> Path:
     shapes = [shape_of(one, f"a shape of {group!r} in {config.shapes}") for group, one in configs]
     inputs = {
         "shapes": digest(file.model_dump(mode="json")),
-        "machine": {name: machine()[name] for name in ("cpu", "cores", "gpus")},
+        "machine": {name: machine()[name] for name in ("cpu", "bf16_units", "cores", "gpus")},
         "settings": config.model_dump(mode="json", exclude={"shapes"}),
     }
     run = store.run("shapes", inputs)

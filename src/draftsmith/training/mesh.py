@@ -23,12 +23,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftsmith.core.errors import ModelError
 from draftsmith.core.families import cut_config, family_of
+from draftsmith.core.provenance import has_bf16_units
 from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json
 from draftsmith.training.sources import Source
 
 Precision = Literal["auto", "float32", "bfloat16"]
-_BF16_UNITS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")  # of a processor, x86 and ARM
 _PATIENCE = timedelta(hours=6)  # while the first rank tokenises or writes, the others wait
 _joined = count()
 # Hidden states come out of a sharded model as views, and nothing here changes an output in place.
@@ -88,10 +88,9 @@ def arithmetic(precision: Precision, device: torch.device) -> torch.dtype:
     takes twice the time."""
     if precision != "auto":
         return torch.float32 if precision == "float32" else torch.bfloat16
-    can = torch.cpu.get_capabilities()
-    has_units = torch.tensor(device.type != "cpu" or any(can.get(unit) for unit in _BF16_UNITS), dtype=torch.int)
-    dist.all_reduce(has_units, dist.ReduceOp.MIN)
-    return torch.bfloat16 if has_units else torch.float32
+    fits = torch.tensor(device.type != "cpu" or has_bf16_units() is not False, dtype=torch.int)
+    dist.all_reduce(fits, dist.ReduceOp.MIN)
+    return torch.bfloat16 if fits else torch.float32
 
 
 def spread(source: Source, mesh: DeviceMesh, dtype: torch.dtype, save_activations: bool, compile_layers: bool = False) -> None:

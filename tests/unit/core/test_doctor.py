@@ -23,7 +23,7 @@ def end(monkeypatch: pytest.MonkeyPatch, outcome: str | Exception) -> list[list[
         return subprocess.CompletedProcess(command, 0, outcome, "")
 
     monkeypatch.setattr(doctor.subprocess, "run", run)
-    monkeypatch.setattr(doctor, "machine", dict)
+    monkeypatch.setattr(doctor, "machine", lambda: {"bf16_units": True, "gpus": []})
     return commands
 
 
@@ -99,3 +99,14 @@ def test_warnings_say_what_to_do(
     assert len(found) == len(warned)
     for one, part in zip(found, warned, strict=True):
         assert part in one
+
+
+@pytest.mark.parametrize(
+    ("units", "gpus", "warned"), [(False, [], True), (True, [], False), (None, [], False), (False, ["NVIDIA L4"], False)]
+)
+def test_a_processor_that_emulates_bfloat16_is_worth_a_word(
+    units: bool | None, gpus: list[str], warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end(monkeypatch, "{}")
+    monkeypatch.setattr(doctor, "machine", lambda: {"bf16_units": units, "gpus": gpus})
+    assert any("--dtype float32" in one for one in diagnose().warnings) == warned

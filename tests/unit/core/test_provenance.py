@@ -58,6 +58,25 @@ def test_the_machine() -> None:
     assert isinstance(found["gpus"], list)
 
 
+@pytest.mark.parametrize(
+    ("described", "units"),
+    [
+        ({"flags": "fpu avx512f amx_bf16 amx_tile"}, True),
+        ({"flags": "fpu avx512f avx512_bf16"}, True),
+        ({"flags": "fpu avx2 avx512f avx512_vnni"}, False),
+        ({"Features": "fp asimd bf16"}, True),
+        ({"Features": "fp asimd"}, False),
+        ({}, None),
+    ],
+)
+def test_a_processor_says_whether_it_computes_in_bfloat16(
+    monkeypatch: pytest.MonkeyPatch, described: dict[str, str], units: bool | None
+) -> None:
+    monkeypatch.setattr(provenance, "_cpuinfo", lambda: described)
+    assert provenance.has_bf16_units() is units
+    assert machine()["bf16_units"] is units
+
+
 @pytest.mark.parametrize("command", [["no-such-program"], [sys.executable, "-c", "raise SystemExit(1)"]])
 def test_a_program_that_is_not_there_tells_nothing(command: list[str]) -> None:
     assert provenance._lines(command) == []

@@ -14,6 +14,7 @@ from draftsmith.core.checkpoints import model_fingerprint
 from draftsmith.core.config import parse_config
 from draftsmith.core.errors import ConfigError, DraftsmithError, ModelError
 from draftsmith.core.protocols import ModelDraft, StepSeconds
+from draftsmith.core.provenance import machine
 from draftsmith.core.records import Profile
 from draftsmith.core.store import Store, read_record
 from draftsmith.stages.profile import ProfileConfig, profile
@@ -322,11 +323,17 @@ class TestOnce:
     ) -> None:
         assert profile(settings(**changes), Store(tmp_path)) != profile(settings(), Store(tmp_path))
 
+    @pytest.mark.parametrize("different", [{"cpu": "another"}, {"bf16_units": None}, {"cores": 96}, {"gpus": ["one"]}])
     def test_so_is_another_machine(
-        self, tmp_path: Path, settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+        self,
+        tmp_path: Path,
+        settings: Settings,
+        engine: FakeEngine,
+        monkeypatch: pytest.MonkeyPatch,
+        different: dict[str, Any],
     ) -> None:
         first = profile(settings(), Store(tmp_path))
-        other = {"cpu": "another", "cores": 96, "gpus": ["one"], "load": 0.0}
+        other = {**machine(), **different}
         monkeypatch.setattr("draftsmith.stages.profile.machine", lambda: other)
         assert profile(settings(), Store(tmp_path)) != first
 

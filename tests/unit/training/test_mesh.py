@@ -4,29 +4,29 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from draftsmith.training import mesh
 from draftsmith.training.mesh import Precision, arithmetic, world
 
 
 @pytest.mark.parametrize(
-    ("precision", "can", "dtype"),
+    ("precision", "units", "dtype"),
     [
-        ("auto", {"avx512_f": True}, torch.float32),
-        ("auto", {"avx512_f": True, "amx_bf16": False}, torch.float32),
-        ("auto", {"amx_bf16": True}, torch.bfloat16),
-        ("auto", {"bf16": True}, torch.bfloat16),
-        ("bfloat16", {}, torch.bfloat16),
-        ("float32", {"amx_bf16": True}, torch.float32),
+        ("auto", False, torch.float32),
+        ("auto", True, torch.bfloat16),
+        ("auto", None, torch.bfloat16),
+        ("bfloat16", False, torch.bfloat16),
+        ("float32", True, torch.float32),
     ],
 )
 def test_a_processor_without_units_for_bfloat16_is_not_made_to_use_it(
-    monkeypatch: pytest.MonkeyPatch, precision: Precision, can: dict[str, bool], dtype: "torch.dtype"
+    monkeypatch: pytest.MonkeyPatch, precision: Precision, units: bool | None, dtype: "torch.dtype"
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: can)
+    monkeypatch.setattr(mesh, "has_bf16_units", lambda: units)
     with world():
         assert arithmetic(precision, torch.device("cpu")) is dtype
 
 
 def test_accelerators_are_taken_to_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    monkeypatch.setattr(mesh, "has_bf16_units", lambda: False)
     with world():
         assert arithmetic("auto", torch.device("cuda")) is torch.bfloat16
