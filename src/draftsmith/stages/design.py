@@ -12,6 +12,7 @@ from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import PredictionError
 from draftsmith.core.families import family_of
 from draftsmith.core.log import log
+from draftsmith.core.provenance import TIMED_ON
 from draftsmith.core.records import (
     Design,
     DesignCandidate,
@@ -124,7 +125,8 @@ def _check_they_belong(profile: Profile, shapes: ShapeProfile) -> None:
                 f"the target was profiled with {what.replace('_', ' ')} {ours}, the shapes with {theirs}",
                 "profile the shapes as the target is served",
             )
-    if profile.machine.get("cpu") != shapes.machine.get("cpu") or profile.machine.get("gpus") != shapes.machine.get("gpus"):
+    known = profile.machine.keys() & shapes.machine.keys() & set(TIMED_ON)
+    if any(profile.machine[name] != shapes.machine[name] for name in known):
         raise PredictionError("the target and the shapes were profiled on different machines", "profile both on one")
 
 

@@ -20,7 +20,7 @@ CONFIG = {
     "intermediate_size": 1024, "vocab_size": 8000, "head_dim": 64,
 }  # fmt: skip
 SOURCE = shape_of(CONFIG, "the source")
-MACHINE = {"cpu": "a processor"}
+MACHINE = {"cpu": "a processor", "bf16_units": True}
 
 
 def cut(**sizes: int) -> Shape:
@@ -116,10 +116,14 @@ def test_limits_are_kept_to(given: dict[str, Any]) -> None:
     assert all(one.parameters <= 12_000_000 for one in (*made.by_depth, *made.front, made.next_probe))
 
 
-def test_records_that_do_not_belong_together(given: dict[str, Any], tmp_path: Path) -> None:
-    other = profile_record(machine={"cpu": "another"})
+@pytest.mark.parametrize("machine", [{"cpu": "another"}, {**MACHINE, "bf16_units": False}])
+def test_timings_of_two_machines_do_not_belong_together(given: dict[str, Any], tmp_path: Path, machine: dict[str, Any]) -> None:
+    other = profile_record(machine=machine)
     with pytest.raises(PredictionError, match="different machines"):
         api.design(**{**given, "profile": str(save_record(tmp_path / "other", other))})
+
+
+def test_probes_that_do_not_belong_together(given: dict[str, Any], tmp_path: Path) -> None:
     swapped = {"checkpoint": given["probes"][0]["checkpoint"], "scorecard": given["probes"][1]["scorecard"]}
     with pytest.raises(PredictionError, match="is of another draft"):
         api.design(**{**given, "probes": [swapped]})
