@@ -74,7 +74,7 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     by: list[dict[str, Any]] = [{"kind": "depth"}, *([{"kind": "width"}] if name == "deep" else [])]
     if case.learned:
         by = [{"kind": "l0", "settings": {"text": text, "train": learning, "mask_rate": 0.2, "price_rate": 0.2}}]
-    common: dict[str, Any] = {"trace": train, "engine": _engine("float32"), "store": lab.store}
+    common: dict[str, Any] = {"trace": train, "engine": {"dtype": "float32", "threads": 2}, "store": lab.store}
     cut = api.prune(source=case.target, shape=case.shapes[name], pruners=by, **common)
 
     def recovered(steps: int, rate: float) -> Any:

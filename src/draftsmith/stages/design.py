@@ -125,8 +125,7 @@ def _check_they_belong(profile: Profile, shapes: ShapeProfile) -> None:
                 f"the target was profiled with {what.replace('_', ' ')} {ours}, the shapes with {theirs}",
                 "profile the shapes as the target is served",
             )
-    known = profile.machine.keys() & shapes.machine.keys() & set(TIMED_ON)
-    if any(profile.machine[name] != shapes.machine[name] for name in known):
+    if any(profile.machine.get(name) != shapes.machine.get(name) for name in TIMED_ON):
         raise PredictionError("the target and the shapes were profiled on different machines", "profile both on one")
 
 
