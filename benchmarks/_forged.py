@@ -15,10 +15,11 @@ from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
 from draftsmith.forge.contest import DEEP, OURS
 
-HOURS = {"tinyllama": 7.0, "smollm2": 2.5}
+HOURS = {"tinyllama": 1.6, "smollm2": 0.9}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
 _ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 32}
-_PROMPTS = {"tinyllama": 500, "smollm2": 1000}
+_PROMPTS = {"tinyllama": 150, "smollm2": 400}
+_BATCH = {"tinyllama": 8, "smollm2": 16}  # sequences a step
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def forged(lab: Lab, name: str) -> Forged:
         held_prompts=4 if lab.quick else 32,
         live_prompts=2,  # `headline` runs them live on more
         max_new_tokens=_new_tokens(lab),
-        learning={"batch": 16, "micro_batch": 4, "length": 512, "save_every": 20},
+        learning={"batch": _BATCH[name], "micro_batch": 4, "length": 512, "save_every": 20},
         first_steps=2 if lab.quick else 20,
         timing={"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 16, "min_rounds": 4, "max_rounds": 8},
         tensor_parallel=TENSOR_PARALLEL[name],

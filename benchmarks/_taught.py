@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks._evidence import Lab
 from draftsmith import api
+from draftsmith.core.provenance import has_bf16_units
 
 SHORT = ("hellaswag", "chat", "gsm8k", "humaneval", "specbench", "jsonl", "text")  # jsonl: RedPajama, text: WikiText
 JUDGED = ("hellaswag", "mmlu", "chat")
@@ -31,10 +32,13 @@ def recorded(lab: Lab, target: Path, split: str, datasets: tuple[str, ...], num_
 
 def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
     """What `distill` takes: traces to learn from, with the target's most likely tokens, and one to look at meanwhile."""
-    train = recorded(lab, target, "train", SHORT, num_prompts, max_prompt_tokens=400, top_logprobs=_KEPT)
+    dtype = "float32" if has_bf16_units() is False else "bfloat16"  # emulated it takes twice the time
+    engine = {"kind": "transformers", "dtype": dtype, "threads": 2, "batch_size": 128}
+    more: dict[str, Any] = {"engine": engine, "top_logprobs": _KEPT}
+    train = recorded(lab, target, "train", SHORT, num_prompts, max_prompt_tokens=400, **more)
     found: dict[str, Any] = {"trace": train, "held_out": recorded(lab, target, "probe", JUDGED, 16)}
     if not lab.quick:  # five examples a question: long prompts, which take their time
-        mmlu = recorded(lab, target, "train", ("mmlu",), max(1, num_prompts // 5), top_logprobs=_KEPT)
+        mmlu = recorded(lab, target, "train", ("mmlu",), max(1, num_prompts // 5), **more)
         found["text"] = {"mmlu": {"path": str(mmlu), "weight": 0.15}}
     return found
 

@@ -4,9 +4,10 @@ vLLM steps all the requests it has at once. So the scheduler is shown one set of
 of one place of the profile. The others rest, and keep their cache."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -82,32 +83,30 @@ class _Sets:
         self._engine.abort_request(list(self._going.lengths))
 
 
-@dataclass
 class _Profile:
-    """Rows of one length and number, made up, for each place."""
+    """Rows of one length and number, made up, for each place: one set that looks ahead, and where asked for one that does not.
+    Reading their prompts takes longer than a cell's steps, so they are begun when first needed and stay for the next cells."""
 
-    sets: _Sets
-    live: Live
-    turns: Turns
-    at: dict[Cell, _Set] = field(default_factory=dict)
+    def __init__(self, sets: _Sets, live: Live) -> None:
+        self._sets, self._live = sets, live
+        self._at: dict[tuple[bool, int, int], _Set] = {}
 
-    def begin(self, cell: Cell) -> None:
+    def turn(self, turns: Turns, cell: Cell) -> None:
         lookahead, batch, context = cell
-        requests = self.live._made_up(batch, context)
-        self.at[cell], _ = self.sets.begin(requests, Limits(self.live._room() - context, ()), lookahead)
-
-    def turn(self, cell: Cell) -> None:
-        here = self.at[cell]
-        self.sets.go(here)
-        self.turns.rounds.add(cell, self.sets.visit())
-        if sum(here.lengths.values()) / len(here.lengths) > cell[2] + _GROWTH:
-            self.sets.end()
-            self.begin(cell)
-
-    def end(self) -> None:
-        for one in self.at.values():
-            self.sets.go(one)
-            self.sets.end()
+        place = lookahead > 0, batch, context
+        if place not in self._at:
+            requests = self._live._made_up(batch, context)
+            self._at[place], _ = self._sets.begin(requests, Limits(self._live._room() - context, ()), lookahead)
+            self._sets.step()  # untimed: what was read before has just left the caches
+        here = self._at[place]
+        changed, here.lookahead = here.lookahead != lookahead, lookahead
+        self._sets.go(here)
+        if changed:
+            self._sets.step()  # untimed: it verifies what was proposed before the change
+        turns.rounds.add(cell, self._sets.visit())
+        if sum(here.lengths.values()) / len(here.lengths) > context + _GROWTH:
+            self._sets.end()
+            del self._at[place]
 
 
 @contextmanager
@@ -116,33 +115,38 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
     plugin = registry.load("engines", "vllm")
     with plugin.live(target, ModelDraft(path=str(draft)), most, Sampling(), config, adjustable=True) as live:
         sets = _Sets(live)
+        profile = _Profile(sets, live)
 
         def take(task: Task) -> Turns:
             turns, rng = begin(task), np.random.default_rng(0)
             places = places_of(task.batch, contexts)
-            profile = _Profile(sets, live, turns)
             cells = [(task.lookahead, *place) for place in places] + [(0, task.batch, context) for context in contexts]
-            for cell in cells:
-                profile.begin(cell)
             for chunk, first in product(chunks(task), range(0, task.max_new_tokens, _SLICE_TOKENS)):
                 going = [i for i in chunk if task.rows[i].num_output - first > 1]
-                if going and (turn := _live_slice(profile, task, going, first, places, rng)):
+                if not going:
+                    continue
+                if turn := _live_slice(sets, partial(profile.turn, turns), task, going, first, places, rng):
                     turns.runs.append(turn)
             for cell in cells:
                 while turns.rounds.count(cell) < _LEAST_VISITS:
-                    profile.turn(cell)
-            profile.end()
+                    profile.turn(turns, cell)
             return turns
 
         yield take
 
 
 def _live_slice(
-    profile: _Profile, task: Task, going: list[int], first: int, places: list[tuple[int, int]], rng: np.random.Generator
+    sets: _Sets,
+    visit: Callable[[Cell], None],
+    task: Task,
+    going: list[int],
+    first: int,
+    places: list[tuple[int, int]],
+    rng: np.random.Generator,
 ) -> LiveTurn | None:
-    """The rows that are `going` at token `first` of their output, some tokens further. None where each ended with its first
-    token, though the recorded one went on."""
-    sets, rows = profile.sets, task.rows
+    """The rows that are `going` at token `first` of their output, some tokens further, and visits of the profile in between.
+    None where each ended with its first token, though the recorded one went on."""
+    rows = task.rows
     requests = [Request(np.concatenate([rows[i].prompt_ids, rows[i].output_ids[:first]]), 0) for i in going]
     limits = Limits(min(_SLICE_TOKENS, task.max_new_tokens - first), task.eos_ids)
     running, ids = sets.begin(requests, limits, task.lookahead)
@@ -164,7 +168,7 @@ def _live_slice(
                     sizes[row].append(tokens)
         if rng.random() < PROFILED:
             idle = rng.random() < IDLE_SHARE
-            profile.turn((0, task.batch, place[1]) if idle else (task.lookahead, *place))
+            visit((0, task.batch, place[1]) if idle else (task.lookahead, *place))
     return LiveTurn(
         tokens=sum(map(sum, sizes.values())),
         seconds=seconds,

@@ -81,7 +81,10 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
         distill = {"kind": "distill", "settings": {"text": text, "train": _train(steps, rate)}}
         return api.prune(source=cut.folder / "model", shape={}, pruners=[distill], **common)
 
-    tried = {rate: _last_loss(recovered(max(2, case.steps // 10), rate).folder) for rate in RATES}
+    def searched(rate: float) -> float:
+        return _last_loss(recovered(max(2, case.steps // 10), rate).folder)
+
+    tried = {rate: lab.kept(f"{case.target.name}-{name}-{rate:g}", partial(searched, rate)) for rate in RATES}
     rate = min(tried, key=lambda one: tried[one])
     kept = recovered(case.steps, rate)
     model = kept.folder / "model"

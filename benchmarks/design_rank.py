@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 from benchmarks._evidence import ROOT, Lab, Result, run
 from benchmarks._taught import lessons, recorded, training
 from draftsmith import api
+from draftsmith.core.provenance import machine, timed_on
 from draftsmith.core.records import Profile
-from draftsmith.core.shapes import model_shape
+from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import read_json, read_record, write_json
 from draftsmith.forge.ground import shapes_to_time
 from draftsmith.theory.latency import shape_arrays
@@ -33,33 +35,17 @@ ENGINE = {"kind": "transformers", "dtype": "bfloat16", "threads": 2}
 
 def measure(lab: Lab) -> Result:
     """Rank correlation of predicted with measured throughput, and how far the chosen shape is from the best."""
-    taught = lessons(lab, lab.smollm2, 1500)
-    steps = 3 if lab.quick else STEPS
-    timing = {"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 16, "min_rounds": 5, "max_rounds": 10}
-    common: dict[str, Any] = {"batches": (1,), "contexts": (CONTEXT,), "timing": timing, "engine": ENGINE, "store": lab.store}
-    profile = api.profile(target=lab.smollm2, lookaheads=LOOKAHEADS, **common)
-    file = lab.store / "design_rank.yaml"
-    write_json(file, shapes_to_time(read_json(lab.smollm2 / "config.json"), model_shape(lab.smollm2)))  # JSON is YAML
-    times = api.profile_shapes(shapes=file, **common)
-    probed = [_trained(lab, taught, sizes, steps) for sizes in (PROBES[:2] if lab.quick else PROBES)]
-    made = api.design(
-        source=lab.smollm2, profile=profile.folder, shapes=times.folder, tokens=probed[0]["tokens"], context=CONTEXT,
-        probes=[{"checkpoint": one["checkpoint"], "scorecard": one["scorecard"]} for one in probed], lookaheads=LOOKAHEADS,
-        store=lab.store,
-    )  # fmt: skip
-    unseen = UNSEEN[:2] if lab.quick else UNSEEN
-    speeds = _predicted(lab, made.record, read_record(Profile, profile.folder), unseen, probed)
+    study = _Study(lab)
     committed = (lab.store if lab.quick else PREDICTIONS) / "design_rank.json"
     if not committed.exists():
-        write_json(
-            committed, [{"sizes": sizes, "tokens_per_second": speed} for sizes, speed in zip(unseen, speeds, strict=True)]
-        )
+        write_json(committed, study.predict())
         if not lab.quick:
             sys.exit(f"predicted; commit {committed.relative_to(ROOT)} before any of them is trained, and run this again")
     promised = read_json(committed)
-    predicted = [next(one["tokens_per_second"] for one in promised if one["sizes"] == sizes) for sizes in unseen]
-    test = recorded(lab, lab.smollm2, "test", ("hellaswag", "chat"), 8, max_prompt_tokens=400, max_new_tokens=96)
-    measured = [_measured(lab, taught, test, sizes, steps, common) for sizes in unseen]
+    if (here := timed_on(machine())) != promised["machine"]:
+        sys.exit(f"predicted for {promised['machine']}: to be measured there, and this is {here}")
+    predicted = [one["tokens_per_second"] for one in promised["shapes"]]
+    measured = [lab.kept(_name(one["sizes"]), partial(study.measure, one["sizes"])) for one in promised["shapes"]]
     gains = [one["speedup"] for one in measured]
     correlation = _spearman(np.array(predicted), np.array(gains))
     chosen = gains[int(np.argmax(predicted))] / max(gains)
@@ -72,36 +58,106 @@ def measure(lab: Lab) -> Result:
         goal="at least 0.9 over 12 shapes that span 1.5 x; within 5% of the best; 10^6 candidates under 5 s without torch",
         holds=correlation >= 0.9 and chosen >= 0.95 and seconds < 5 and considered >= 10**6 and max(gains) / min(gains) >= 1.5,
         spread=f"measured throughputs span {max(gains) / min(gains):.2f} x; errors of step times in the details",
-        workload=f"SmolLM2-135M-Instruct, {len(probed)} probes, {len(unseen)} unseen shapes, "
-        f"{probed[0]['tokens'] / 1e6:.2f}M tokens each, batch 1, context {CONTEXT}, transformers, bf16; "
+        workload=f"SmolLM2-135M-Instruct, {len(promised['probes'])} probes, {len(measured)} unseen shapes, "
+        f"{promised['probes'][0]['tokens'] / 1e6:.2f}M tokens each, batch 1, context {CONTEXT}, transformers, bf16; "
         "live throughput over plain decoding in the same run, at the best lookahead by replay and a profile of each pair",
-        details={"predicted": predicted, "measured": measured, "probes": probed, "law": made.record.law},
+        details={"predicted": predicted, "measured": measured, "probes": promised["probes"], "law": promised["law"]},
     )
 
 
-def _trained(lab: Lab, taught: dict[str, Any], sizes: dict[str, int], steps: int) -> dict[str, Any]:
-    engine = {"dtype": "bfloat16", "threads": 2}
-    cut = api.prune(source=lab.smollm2, trace=taught["trace"], shape=sizes, engine=engine, store=lab.store)
-    made = api.distill(student=cut.folder / "model", **taught, check_every=10**6, train=training(steps, RATE), store=lab.store)
-    card = api.evaluate(
-        trace=taught["held_out"], draft=made.folder / "model", lookaheads=LOOKAHEADS, engine=ENGINE, store=lab.store
-    )
-    widest = card.record.overall.points[-1]
-    return {
-        "sizes": sizes,
-        "tokens": made.record.tokens,
-        "checkpoint": str(made.folder),
-        "scorecard": str(card.folder),
-        "tokens_per_step": {str(point.lookahead): point.tokens_per_step for point in card.record.overall.points},
-        "conditional": list(widest.conditional_acceptance_by_position),
-        "looked_at": list(widest.looked_at_by_position),
-    }
+class _Study:
+    """One target, what is learnt from it, and how long each shape is trained and timed. Nothing is made before it is needed."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab, self._steps = lab, 3 if lab.quick else STEPS
+        timing = (
+            {"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 16, "min_rounds": 5, "max_rounds": 10}
+        )
+        where: dict[str, Any] = {"batches": (1,), "contexts": (CONTEXT,)}
+        self._common = {**where, "timing": timing, "engine": ENGINE, "store": lab.store}
+
+    @cached_property
+    def _taught(self) -> dict[str, Any]:
+        return lessons(self._lab, self._lab.smollm2, 400)
+
+    @cached_property
+    def _test(self) -> Path:
+        return recorded(
+            self._lab, self._lab.smollm2, "test", ("hellaswag", "chat"), 8, max_prompt_tokens=400, max_new_tokens=96
+        )
+
+    def predict(self) -> dict[str, Any]:
+        """Tokens per second of shapes that were not trained, from those of the probes and the times of others."""
+        lab = self._lab
+        profile = api.profile(target=lab.smollm2, lookaheads=LOOKAHEADS, **self._common)
+        file = lab.store / "design_rank.yaml"
+        write_json(file, shapes_to_time(read_json(lab.smollm2 / "config.json"), model_shape(lab.smollm2)))  # JSON is YAML
+        times = api.profile_shapes(shapes=file, **self._common)
+        probed = [self._trained(sizes) for sizes in (PROBES[:2] if lab.quick else PROBES)]
+        made = api.design(
+            source=lab.smollm2, profile=profile.folder, shapes=times.folder, tokens=probed[0]["tokens"], context=CONTEXT,
+            probes=[{"checkpoint": one["checkpoint"], "scorecard": one["scorecard"]} for one in probed],
+            lookaheads=LOOKAHEADS, store=lab.store,
+        )  # fmt: skip
+        unseen = UNSEEN[:2] if lab.quick else UNSEEN
+        speeds = _predicted(model_shape(lab.smollm2), made.record, read_record(Profile, profile.folder), unseen, probed)
+        shapes = [{"sizes": sizes, "tokens_per_second": speed} for sizes, speed in zip(unseen, speeds, strict=True)]
+        for one in probed:  # where they lie is of this machine only
+            del one["checkpoint"], one["scorecard"]
+        return {"machine": timed_on(machine()), "shapes": shapes, "probes": probed, "law": made.record.law}
+
+    def measure(self, sizes: dict[str, int]) -> dict[str, Any]:
+        """Live, at the lookahead that replay and a profile of the pair say is best. Plain decoding runs beside it: the machine
+        drifts between shapes."""
+        target, store = self._lab.smollm2, self._lab.store
+        one = self._trained(sizes)
+        draft, card = Path(one.pop("checkpoint")) / "model", one.pop("scorecard")
+        profile = api.profile(target=target, draft=draft, lookaheads=LOOKAHEADS, **self._common)
+        points = api.predict(profile=profile.folder, scorecard=card, store=store).record.points
+        best = max(points, key=lambda point: point.tokens_per_second)
+        engine = {**ENGINE, "batch_size": 1}
+        live = api.evaluate_live(
+            trace=self._test, target=target, draft=draft, lookaheads=(0, best.lookahead), engine=engine, store=store
+        )
+        speeds = {cell.lookahead: cell.speed for cell in live.record.cells}
+        row = {
+            **one,
+            "lookahead": best.lookahead,
+            "speedup": speeds[best.lookahead] / speeds[0],
+            "tokens_per_second": speeds[best.lookahead],
+            "by replay and profile": {"speedup": best.speedup, "error": best.error},
+        }
+        print(sizes, row["speedup"], row["by replay and profile"], flush=True)
+        return row
+
+    def _trained(self, sizes: dict[str, int]) -> dict[str, Any]:
+        target, store, taught = self._lab.smollm2, self._lab.store, self._taught
+        engine = {"dtype": "bfloat16", "threads": 2}
+        cut = api.prune(source=target, trace=taught["trace"], shape=sizes, engine=engine, store=store)
+        train = training(self._steps, RATE)
+        made = api.distill(student=cut.folder / "model", **taught, check_every=10**6, train=train, store=store)
+        card = api.evaluate(
+            trace=taught["held_out"], draft=made.folder / "model", lookaheads=LOOKAHEADS, engine=ENGINE, store=store
+        )
+        widest = card.record.overall.points[-1]
+        return {
+            "sizes": sizes,
+            "tokens": made.record.tokens,
+            "checkpoint": str(made.folder),
+            "scorecard": str(card.folder),
+            "tokens_per_step": {str(point.lookahead): point.tokens_per_step for point in card.record.overall.points},
+            "conditional": list(widest.conditional_acceptance_by_position),
+            "looked_at": list(widest.looked_at_by_position),
+        }
+
+
+def _name(sizes: dict[str, int]) -> str:
+    return "-".join(f"{size}-{name}" for name, size in sizes.items())
 
 
 def _predicted(
-    lab: Lab, made: Any, profile: Profile, unseen: tuple[dict[str, int], ...], probed: list[dict[str, Any]]
+    source: Shape, made: Any, profile: Profile, unseen: tuple[dict[str, int], ...], probed: list[dict[str, Any]]
 ) -> list[float]:
-    source = model_shape(lab.smollm2)
     shapes = [source.model_copy(update=sizes) for sizes in unseen]
     law: AcceptanceLaw = fit_law(
         source,
@@ -115,32 +171,6 @@ def _predicted(
         shape_arrays(shapes), source, made.latency, law, probed[0]["tokens"], table, Traffic({1: 1.0}, CONTEXT), LOOKAHEADS
     )
     return [float(speed) for speed in found.tokens_per_second]
-
-
-def _measured(
-    lab: Lab, taught: dict[str, Any], test: Path, sizes: dict[str, int], steps: int, common: dict[str, Any]
-) -> dict[str, Any]:
-    """Live, at the lookahead that replay and a profile of the pair say is best. Plain decoding runs beside it: the machine
-    drifts between shapes."""
-    one = _trained(lab, taught, sizes, steps)
-    draft = Path(one["checkpoint"]) / "model"
-    profile = api.profile(target=lab.smollm2, draft=draft, lookaheads=LOOKAHEADS, **common)
-    points = api.predict(profile=profile.folder, scorecard=one["scorecard"], store=lab.store).record.points
-    best = max(points, key=lambda point: point.tokens_per_second)
-    engine = {**ENGINE, "batch_size": 1}
-    live = api.evaluate_live(
-        trace=test, target=lab.smollm2, draft=draft, lookaheads=(0, best.lookahead), engine=engine, store=lab.store
-    )
-    speeds = {cell.lookahead: cell.speed for cell in live.record.cells}
-    row = {
-        **one,
-        "lookahead": best.lookahead,
-        "speedup": speeds[best.lookahead] / speeds[0],
-        "tokens_per_second": speeds[best.lookahead],
-        "by replay and profile": {"speedup": best.speedup, "error": best.error},
-    }
-    print(sizes, row["speedup"], row["by replay and profile"], flush=True)
-    return row
 
 
 def _spearman(one: np.ndarray, other: np.ndarray) -> float:
@@ -178,4 +208,4 @@ def _search_seconds(lab: Lab) -> tuple[float, int]:
 
 
 if __name__ == "__main__":
-    run("design_rank", measure)
+    run("design_rank", measure, carried=True)

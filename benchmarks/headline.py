@@ -1,5 +1,6 @@
 """The headline: a forged draft against the deep, thin draft of equal parameters and equal training, live, on both engines."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 def measure(lab: Lab) -> Result:
     """Tokens per second of every draft on every data set, each at its own best lookahead, and plain decoding."""
     names = ("smollm2",) if lab.quick else ("tinyllama", "smollm2")
-    details: dict[str, Any] = {name: _target(lab, name) for name in names}
+    details: dict[str, Any] = {name: lab.kept(name, partial(_target, lab, name)) for name in names}
     cells = [cell for cell in details[names[0]]["cells"] if cell["batch"] == 1]
     against = {engine: _mean([_ratio(cells, engine, dataset, "forged", "deep") for dataset in JUDGED]) for engine in ENGINES}
     plain = {(engine, dataset): _of(cells, engine, dataset, "forged")["speedup"] for engine in ENGINES for dataset in JUDGED}
@@ -197,4 +198,4 @@ def _mean(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    run("headline", measure)
+    run("headline", measure, carried=True)

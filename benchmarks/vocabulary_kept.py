@@ -15,19 +15,19 @@ from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.trace import TraceReader
 
-ROWS = (1024, 2048, 4096, 8192, 16384)
+ROWS = (1024, 2048, 4096, 8192, 16384, 32768)
 LOOKAHEAD = 4
 _ALL = 0  # stands for the whole head
 ENGINES: dict[str, dict[str, Any]] = {
     "transformers": {"kind": "transformers", "dtype": "bfloat16", "threads": 2, "batch_size": 1},
-    "vllm": {"kind": "vllm", "dtype": "bfloat16", "threads": 2, "tensor_parallel": 2, "batch_size": 1, "max_model_len": 1024},
+    "vllm": {"kind": "vllm", "dtype": "bfloat16", "threads": 2, "batch_size": 1, "max_model_len": 1024},
 }
 
 
 def measure(lab: Lab) -> Result:
     """Tokens per second of every size against the whole head, by prompt; tokens per step beside it; and the output itself."""
-    target, draft = lab.tinyllama, forged(lab, "tinyllama").draft
-    counted = learnt_from(lab, "tinyllama")
+    target, draft = lab.smollm2, forged(lab, "smollm2").draft
+    counted = learnt_from(lab, "smollm2")
     test = recorded(lab, target, "test", ("hellaswag", "chat"), 6, max_prompt_tokens=400, max_new_tokens=128)
     sizes = ROWS[1:3] if lab.quick else ROWS
     drafts = {rows: _trimmed(lab, draft, counted, rows) for rows in sizes} | {_ALL: draft}
@@ -45,7 +45,8 @@ def measure(lab: Lab) -> Result:
         goal="the gain at the best number of rows on both engines; greedy output identical",
         holds=min(gains.values()) > 1 and all(identical.values()),
         spread="10th to 90th percentile over prompts in the details",
-        workload=f"TinyLlama-1.1B and its forged draft, bf16, batch 1, lookahead {LOOKAHEAD}, HellaSwag and chat, test split",
+        workload=f"SmolLM2-135M-Instruct and its forged draft, bf16, batch 1, lookahead {LOOKAHEAD}, HellaSwag and chat, "
+        "test split",
         details={"engines": details, "greedy output identical (fp32)": identical},
     )
 

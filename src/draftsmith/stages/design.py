@@ -12,7 +12,7 @@ from draftsmith.core.config import StrictConfig
 from draftsmith.core.errors import PredictionError
 from draftsmith.core.families import family_of
 from draftsmith.core.log import log
-from draftsmith.core.provenance import TIMED_ON
+from draftsmith.core.provenance import timed_on
 from draftsmith.core.records import (
     Design,
     DesignCandidate,
@@ -125,7 +125,7 @@ def _check_they_belong(profile: Profile, shapes: ShapeProfile) -> None:
                 f"the target was profiled with {what.replace('_', ' ')} {ours}, the shapes with {theirs}",
                 "profile the shapes as the target is served",
             )
-    if any(profile.machine.get(name) != shapes.machine.get(name) for name in TIMED_ON):
+    if timed_on(profile.machine) != timed_on(shapes.machine):
         raise PredictionError("the target and the shapes were profiled on different machines", "profile both on one")
 
 

@@ -17,7 +17,7 @@ from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
 from draftsmith.core.protocols import Draft, Engine, EngineConfig, ModelDraft, NgramDraft
-from draftsmith.core.provenance import TIMED_ON, machine, packages
+from draftsmith.core.provenance import machine, packages, timed_on
 from draftsmith.core.records import Profile
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.shapes import model_dtype, model_shape
@@ -55,7 +55,7 @@ def profile(config: ProfileConfig, store: Store) -> Path:
     inputs = {
         "target": model_fingerprint(target),
         "draft": _draft_fingerprint(draft),
-        "machine": {name: machine()[name] for name in TIMED_ON},
+        "machine": timed_on(machine()),
         "settings": config.model_dump(mode="json", exclude={"target": True, "draft": {"path"}, "engine": {"batch_size"}}),
     }
     for model in (target, draft):

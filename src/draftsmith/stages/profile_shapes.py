@@ -17,7 +17,7 @@ from draftsmith.core.config import StrictConfig, parse_config, read_yaml
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
 from draftsmith.core.protocols import Engine, EngineConfig, LiveEngine
-from draftsmith.core.provenance import TIMED_ON, machine
+from draftsmith.core.provenance import machine, timed_on
 from draftsmith.core.records import ShapeCell, ShapeProfile
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.shapes import shape_of
@@ -63,7 +63,7 @@ def profile_shapes(config: ProfileShapesConfig, store: Store) -> Path:
     shapes = [shape_of(one, f"a shape of {group!r} in {config.shapes}") for group, one in configs]
     inputs = {
         "shapes": digest(file.model_dump(mode="json")),
-        "machine": {name: machine()[name] for name in TIMED_ON},
+        "machine": timed_on(machine()),
         "settings": config.model_dump(mode="json", exclude={"shapes"}),
     }
     run = store.run("shapes", inputs)
