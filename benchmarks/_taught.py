@@ -5,7 +5,6 @@ from typing import Any
 
 from benchmarks._evidence import Lab
 from draftsmith import api
-from draftsmith.core.provenance import has_bf16_units
 
 SHORT = ("hellaswag", "chat", "gsm8k", "humaneval", "specbench", "jsonl", "text")  # jsonl: RedPajama, text: WikiText
 JUDGED = ("hellaswag", "mmlu", "chat")
@@ -31,9 +30,9 @@ def recorded(lab: Lab, target: Path, split: str, datasets: tuple[str, ...], num_
 
 
 def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
-    """What `distill` takes: traces to learn from, with the target's most likely tokens, and one to look at meanwhile."""
-    dtype = "float32" if has_bf16_units() is False else "bfloat16"  # emulated it takes twice the time
-    engine = {"kind": "transformers", "dtype": dtype, "threads": 2, "batch_size": 128}
+    """What `distill` takes: traces to learn from, with the target's most likely tokens, and one to look at meanwhile. What is
+    learnt, cut and trained is so in float32: cells are carried, and bf16 rounds differently from processor to processor."""
+    engine = {"kind": "transformers", "dtype": "float32", "threads": 2, "batch_size": 128}
     more: dict[str, Any] = {"engine": engine, "top_logprobs": _KEPT}
     train = recorded(lab, target, "train", SHORT, num_prompts, max_prompt_tokens=400, **more)
     found: dict[str, Any] = {"trace": train, "held_out": recorded(lab, target, "probe", JUDGED, 16)}
@@ -45,7 +44,7 @@ def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
 
 def shallow_cut(lab: Lab, target: Path, layers: int, trace: Path) -> Path:
     """The target with so many of its layers, without training."""
-    engine = {"dtype": "bfloat16", "threads": 2}
+    engine = {"dtype": "float32", "threads": 2}
     return api.prune(source=target, trace=trace, shape={"layers": layers}, engine=engine, store=lab.store).folder / "model"
 
 
@@ -53,7 +52,7 @@ def training(steps: int, rate: float, **more: Any) -> dict[str, Any]:
     """Steps of 16 x 512 tokens."""
     return {
         "steps": steps, "batch": 16, "micro_batch": 4, "length": 512, "learning_rate": rate,
-        "warmup_steps": max(1, steps // 20), "save_every": 20, **more,
+        "warmup_steps": max(1, steps // 20), "save_every": 20, "precision": "float32", **more,
     }  # fmt: skip
 
 

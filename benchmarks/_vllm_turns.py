@@ -97,7 +97,7 @@ class _Profile:
         if place not in self._at:
             requests = self._live._made_up(batch, context)
             self._at[place], _ = self._sets.begin(requests, Limits(self._live._room() - context, ()), lookahead)
-            self._sets.step()  # untimed: what was read before has just left the caches
+            self._sets.step()  # untimed: the first after its prompts were read
         here = self._at[place]
         changed, here.lookahead = here.lookahead != lookahead, lookahead
         self._sets.go(here)
@@ -123,9 +123,7 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
             cells = [(task.lookahead, *place) for place in places] + [(0, task.batch, context) for context in contexts]
             for chunk, first in product(chunks(task), range(0, task.max_new_tokens, _SLICE_TOKENS)):
                 going = [i for i in chunk if task.rows[i].num_output - first > 1]
-                if not going:
-                    continue
-                if turn := _live_slice(sets, partial(profile.turn, turns), task, going, first, places, rng):
+                if going and (turn := _live_slice(sets, partial(profile.turn, turns), task, going, first, places, rng)):
                     turns.runs.append(turn)
             for cell in cells:
                 while turns.rounds.count(cell) < _LEAST_VISITS:

@@ -59,7 +59,7 @@ def measure(lab: Lab) -> Result:
         holds=lab.quick or (len(reached) >= 5 and trained.tokens >= 3e6 and bend[-1][1] > bend[0][1]),
         spread="the two learning rates of each loss are in the details",
         workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers by depth, {kept[winner].tokens / 1e6:.2f}M tokens each, "
-        f"the best loss {trained.tokens / 1e6:.2f}M, recorded output of the train prompts of all data sets, bf16",
+        f"the best loss {trained.tokens / 1e6:.2f}M, recorded output of the train prompts of all data sets, float32",
         details={
             "tokens_per_step": {loss: {str(rate): _last(one) for rate, one in tried.items()} for loss, tried in runs.items()},
             "acceptance-aware against forward KL": {aware: reached.get(aware), "forward_kl": reached.get("forward_kl")},

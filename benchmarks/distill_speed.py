@@ -56,7 +56,7 @@ def measure(lab: Lab) -> Result:
         holds=ratio >= 2 and abs(apart) <= 2 * error and flat <= 2,
         spread=f"ratios {min(ratios):.2f} to {max(ratios):.2f}",
         workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers, forward KL over its 16 most likely tokens or all, {rounds} "
-        f"rounds of {steps} steps of 16 x 512 tokens, in turn, bf16; tokens per step after {long} steps, held-out prompts",
+        f"rounds of {steps} steps of 16 x 512 tokens, in turn, float32; tokens per step after {long} steps, held-out prompts",
         details={
             "tokens_per_second": speeds,
             "tokens_per_step": {name: point.model_dump() for name, point in reached.items()},
