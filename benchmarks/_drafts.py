@@ -32,6 +32,13 @@ _TUNE_PROMPTS: dict[str, dict[str, Any]] = {
 # Strength of the noise for the share of tokens a copy should agree on; found by bisection on the tuning prompts.
 _NOISE = {("smollm2", 0.7): 0.109, ("smollm2", 0.3): 0.206, ("stories", 0.7): 0.12}
 
+# The layers that `draftsmith prune --layers N` kept of SmolLM2 (pruner `depth`, 12 rows of the tuning prompts, float32).
+_DEPTHS = {
+    20: (0, 1, 2, 6, 8, 9, 10, 11, 15, 16, 18, 19, 20, 21, 22, 23, 24, 27, 28, 29),
+    11: (0, 1, 2, 8, 10, 11, 19, 20, 21, 24, 28),
+    5: (0, 1, 2, 19, 21),
+}
+
 
 def noisy_copy(lab: Lab, acceptance: float, of: Literal["smollm2", "stories"] = "smollm2") -> Path:
     """A copy of a target with Gaussian noise on every matrix, so that it agrees on about this share of tokens."""
@@ -82,19 +89,16 @@ def layer_cut(lab: Lab) -> Path:
 
 
 def depth_cut(lab: Lab, layers: int) -> Path:
-    """The target with so many of its layers, chosen by `draftsmith prune` without training."""
-    folder = lab.drafts / f"smollm2-depth-{layers}"
-    if folder.exists():
-        return folder
-    kept = api.prune(
-        source=lab.smollm2,
-        trace=_tuning_trace(lab, "smollm2"),
-        shape={"layers": layers},
-        num_rows=12,
-        engine={"dtype": "float32", "threads": 2},  # bf16 rounds differently from processor to processor
-        store=lab.drafts / "tuning",
-    )
-    return copied(kept.folder / "model", folder)
+    """The target with so many of its layers and no training: those of `_DEPTHS`."""
+
+    def build(rows: list[TraceRow]) -> tuple[Any, dict[str, Any]]:
+        model, kept = _load(lab.smollm2), _DEPTHS[layers]
+        model.model.layers = torch.nn.ModuleList(model.model.layers[i] for i in kept)
+        model.config.num_hidden_layers = len(kept)
+        model.config.layer_types = None
+        return model, {"layers_kept": kept, "agreement": _agreement(model, rows)}
+
+    return _built(lab, "smollm2", lab.drafts / f"smollm2-depth-{layers}", build)
 
 
 def copied(model: Path, folder: Path) -> Path:

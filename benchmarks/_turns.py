@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from draftsmith.core.protocols import EngineConfig, Limits, Request, StepSeconds
 from draftsmith.core.sampling import Sampling
-from draftsmith.core.timing import Rounds, Visit
+from draftsmith.core.timing import Rounds, Visit, lent
 from draftsmith.core.trace import TraceRow
 from draftsmith.theory.batches import RowSteps, row_steps
 
@@ -19,6 +21,9 @@ IDLE_SHARE = 0.1  # of the profile: without proposals, for the older formulas an
 PROFILED = 0.5  # of the live steps have a step of the profile beside them
 _WARM_STEPS = 3
 _LEAST_STEPS = 8  # of a place that a step-by-step run was seldom near
+_TRIES = 10  # of a stretch while the host of the machine keeps much of it
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,25 @@ class LiveTurn:
 
 @dataclass
 class Turns:
-    """All of one cell."""
+    """All of one cell. `busy`: the host of the machine kept much of it, for longer than there was patience."""
 
     max_new_tokens: int
     acceptance: float
     context: float
     rounds: Rounds[Cell] = field(default_factory=Rounds)
     runs: list[LiveTurn] = field(default_factory=list)
+    busy: bool = False
+
+    def undisturbed(self, stretch: Callable[[], T]) -> T:
+        """What was measured without the host's taking much of the machine; a stretch in which it did is run again. That hangs
+        on what the host says alone, and never on what was measured."""
+        for _ in range(_TRIES):
+            with lent() as others:
+                found = stretch()
+            if not others.busy:
+                return found
+        self.busy = True
+        return found
 
 
 @dataclass(frozen=True)
@@ -93,52 +110,60 @@ def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfi
         begun.prefill()
         return begun
 
+    @cache  # they stay for the next cells: reading their prompts takes long
+    def made_up(place: tuple[int, int]) -> tuple[Decoding, torch.Tensor]:
+        begun = decoding(_made_up(*place, vocabulary), Limits(64, ()))
+        return begun, begun.lengths_B
+
     def take(task: Task) -> Turns:
         rows, chances, lookahead, batch = task.rows, task.chances, task.lookahead, task.batch
         turns, rng = begin(task), np.random.default_rng(0)
         places = places_of(batch, contexts)
-        profiled = {place: decoding(_made_up(*place, vocabulary), Limits(64, ())) for place in places}
-        starts = {place: one.lengths_B for place, one in profiled.items()}
         seen: dict[Cell, list[StepSeconds]] = {}
 
-        def profile_step(place: tuple[int, int], k: int) -> None:
-            one = profiled[place]
-            one.lengths_B = starts[place]
+        def profiled(place: tuple[int, int], k: int) -> tuple[Cell, StepSeconds]:
+            one, start_B = made_up(place)
+            one.lengths_B = start_B
             for written in one.written:  # nothing is kept of what is made up
                 written.tokens.clear()
                 written.step_tokens.clear()
             one.step(k)
-            seen.setdefault((k, *place), []).append(StepSeconds(**one.clocks.steps.pop(), context=float(starts[place].max())))
+            return (k, *place), StepSeconds(**one.clocks.steps.pop(), context=float(start_B.max()))
 
-        for place in places:
-            for k in (lookahead, 0) * _WARM_STEPS:
-                profile_step(place, k)
-        seen.clear()
-        for chunk in chunks(task):
+        def stretch(chunk: list[int]) -> tuple[LiveTurn, list[tuple[Cell, StepSeconds]]]:
             live = decoding([Request(rows[i].prompt_ids, 0) for i in chunk], Limits(task.max_new_tokens, task.eos_ids))
+            beside = []
             while len(live.rows):
                 place = near(places, len(live.rows), int(live.lengths_B.max()), rng)
                 live.step(lookahead)
                 if rng.random() < PROFILED:
-                    profile_step(place, 0 if rng.random() < IDLE_SHARE else lookahead)
-            turns.runs.append(
-                LiveTurn(
-                    tokens=sum(len(one.tokens) for one in live.written),
-                    seconds=sum(sum(step.values()) for step in live.clocks.steps),
-                    live=[
-                        RowSteps(len(rows[i].prompt_ids), np.array(one.step_tokens))
-                        for i, one in zip(chunk, live.written, strict=True)
-                    ],
-                    predicted=[
-                        RowSteps(len(rows[i].prompt_ids), row_steps(chances[i], rows[i].num_output, lookahead, rng))
-                        for i in chunk
-                    ],
-                )
+                    beside.append(profiled(place, 0 if rng.random() < IDLE_SHARE else lookahead))
+            turn = LiveTurn(
+                tokens=sum(len(one.tokens) for one in live.written),
+                seconds=sum(sum(step.values()) for step in live.clocks.steps),
+                live=[
+                    RowSteps(len(rows[i].prompt_ids), np.array(one.step_tokens))
+                    for i, one in zip(chunk, live.written, strict=True)
+                ],
+                predicted=[
+                    RowSteps(len(rows[i].prompt_ids), row_steps(chances[i], rows[i].num_output, lookahead, rng)) for i in chunk
+                ],
             )
+            return turn, beside
+
+        for place in places:
+            for k in (lookahead, 0) * _WARM_STEPS:
+                profiled(place, k)
+        for chunk in chunks(task):
+            turn, beside = turns.undisturbed(partial(stretch, chunk))
+            turns.runs.append(turn)
+            for cell, step in beside:
+                seen.setdefault(cell, []).append(step)
         for place in places:  # a place that the run was never near still needs some steps
             for k in (lookahead, 0):
-                while len(seen.get((k, *place), [])) < _LEAST_STEPS:
-                    profile_step(place, k)
+                steps = seen.setdefault((k, *place), [])
+                while len(steps) < _LEAST_STEPS:
+                    steps.append(turns.undisturbed(partial(profiled, place, k))[1])
         for cell, steps in seen.items():
             for part in np.array_split(np.arange(len(steps)), 4):
                 turns.rounds.add(cell, Visit.of([steps[i] for i in part]))

@@ -1,10 +1,12 @@
 """A live run on vLLM and a profile that take turns of a few steps, in one engine and over the same weights.
 
 vLLM steps all the requests it has at once. So the scheduler is shown one set of them at a time: those of the live run, or those
-of one place of the profile. The others rest, and keep their cache."""
+of one place of the profile. The others rest, and keep their cache.
+
+Prompts are read between turns and not timed. Most were read before, so vLLM keeps what it knows of them."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +26,7 @@ from draftsmith.theory.batches import RowSteps, row_steps
 
 _SLICE_TOKENS = 32  # of the live run, which then goes on from recorded text: bf16 output would leave it
 _STEPS = 4  # of a turn
+_BLOCK = 32  # tokens of a block of the cache, which is known again only as a whole
 _GROWTH = 32  # tokens by which a place's rows may outgrow its context before they begin anew
 _LEAST_VISITS = 2  # of a place that the live run was seldom near
 
@@ -85,13 +88,13 @@ class _Sets:
 
 class _Profile:
     """Rows of one length and number, made up, for each place: one set that looks ahead, and where asked for one that does not.
-    Reading their prompts takes longer than a cell's steps, so they are begun when first needed and stay for the next cells."""
+    They are begun when first needed and stay for the next cells: reading their prompts takes long."""
 
     def __init__(self, sets: _Sets, live: Live) -> None:
         self._sets, self._live = sets, live
         self._at: dict[tuple[bool, int, int], _Set] = {}
 
-    def turn(self, turns: Turns, cell: Cell) -> None:
+    def turn(self, cell: Cell) -> Visit:
         lookahead, batch, context = cell
         place = lookahead > 0, batch, context
         if place not in self._at:
@@ -103,17 +106,19 @@ class _Profile:
         self._sets.go(here)
         if changed:
             self._sets.step()  # untimed: it verifies what was proposed before the change
-        turns.rounds.add(cell, self._sets.visit())
+        visit = self._sets.visit()
         if sum(here.lengths.values()) / len(here.lengths) > context + _GROWTH:
             self._sets.end()
             del self._at[place]
+        return visit
 
 
 @contextmanager
 def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, contexts: Sequence[int]) -> Iterator[Take]:
     """After every other turn of the live run, by lot, one of the profile, at a place near to where the live run is."""
     plugin = registry.load("engines", "vllm")
-    with plugin.live(target, ModelDraft(path=str(draft)), most, Sampling(), config, adjustable=True) as live:
+    kept = {"enable_prefix_caching": True, "block_size": _BLOCK}
+    with plugin.live(target, ModelDraft(path=str(draft)), most, Sampling(), config, adjustable=True, **kept) as live:
         sets = _Sets(live)
         profile = _Profile(sets, live)
 
@@ -123,11 +128,14 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
             cells = [(task.lookahead, *place) for place in places] + [(0, task.batch, context) for context in contexts]
             for chunk, first in product(chunks(task), range(0, task.max_new_tokens, _SLICE_TOKENS)):
                 going = [i for i in chunk if task.rows[i].num_output - first > 1]
-                if going and (turn := _live_slice(sets, partial(profile.turn, turns), task, going, first, places, rng)):
+                turn, beside = turns.undisturbed(partial(_live_slice, sets, profile, task, going, first, places, rng))
+                if turn:
                     turns.runs.append(turn)
+                for cell, visit in beside:
+                    turns.rounds.add(cell, visit)
             for cell in cells:
                 while turns.rounds.count(cell) < _LEAST_VISITS:
-                    profile.turn(turns, cell)
+                    turns.rounds.add(cell, turns.undisturbed(partial(profile.turn, cell)))
             return turns
 
         yield take
@@ -135,22 +143,24 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
 
 def _live_slice(
     sets: _Sets,
-    visit: Callable[[Cell], None],
+    profile: _Profile,
     task: Task,
     going: list[int],
     first: int,
     places: list[tuple[int, int]],
     rng: np.random.Generator,
-) -> LiveTurn | None:
+) -> tuple[LiveTurn | None, list[tuple[Cell, Visit]]]:
     """The rows that are `going` at token `first` of their output, some tokens further, and visits of the profile in between.
-    None where each ended with its first token, though the recorded one went on."""
-    rows = task.rows
+    None where no row goes so far, or each ended with its first token, though the recorded one went on."""
+    if not going:
+        return None, []
+    rows, beside = task.rows, []
     requests = [Request(np.concatenate([rows[i].prompt_ids, rows[i].output_ids[:first]]), 0) for i in going]
     limits = Limits(min(_SLICE_TOKENS, task.max_new_tokens - first), task.eos_ids)
     running, ids = sets.begin(requests, limits, task.lookahead)
     begun = dict(running.lengths)  # some rows may have stepped while others were prefilled
     if not begun:
-        return None
+        return None, []
     sizes: dict[str, list[int]] = {row: [] for row in begun}
     seconds = 0.0
     while running.lengths:
@@ -166,13 +176,15 @@ def _live_slice(
                     sizes[row].append(tokens)
         if rng.random() < PROFILED:
             idle = rng.random() < IDLE_SHARE
-            visit((0, task.batch, place[1]) if idle else (task.lookahead, *place))
-    return LiveTurn(
+            cell = (0, task.batch, place[1]) if idle else (task.lookahead, *place)
+            beside.append((cell, profile.turn(cell)))
+    turn = LiveTurn(
         tokens=sum(map(sum, sizes.values())),
         seconds=seconds,
         live=[RowSteps(round(begun[row]), np.array(steps, dtype=np.int64)) for row, steps in sizes.items()],
         predicted=[_predicted(task, i, first, begun[row], rng) for i, row in zip(going, ids, strict=True) if row in begun],
     )
+    return turn, beside
 
 
 def _predicted(task: Task, i: int, first: int, begun: float, rng: np.random.Generator) -> RowSteps:

@@ -159,21 +159,34 @@ class Others:
     busy: bool = False
 
 
-@contextmanager
-def watched() -> Iterator[Others]:
-    """Who else uses the machine while the body is timed, looked for twice: before, while nothing of ours runs, and then by what
-    a host kept of the processors that it lends us. The answer is whole when the body has ended."""
-    others = Others()
+def others_seen() -> bool:
+    """Whether something else uses the machine at this moment, while nothing of ours runs; said in a warning."""
     share = others_share()
-    if share is not None and share >= BUSY_SHARE:
-        log.warning("something else uses %.0f%% of a core: stop it, or these timings will be off", 100 * share)
-        others.busy = True
-    before = _cpu_times()
+    if share is None or share < BUSY_SHARE:
+        return False
+    log.warning("something else uses %.0f%% of a core: stop it, or these timings will be off", 100 * share)
+    return True
+
+
+@contextmanager
+def lent() -> Iterator[Others]:
+    """Whether the host kept much of the processors that it lends us while the body ran; known when it has ended."""
+    others, before = Others(), _cpu_times()
     yield others
     share = _kept_share(before, _cpu_times())
     if share >= BUSY_SHARE:
         log.warning("the host of this machine kept %.0f%% of the processors' time: these timings will be off", 100 * share)
         others.busy = True
+
+
+@contextmanager
+def watched() -> Iterator[Others]:
+    """Who else uses the machine while the body is timed, looked for twice: before, while nothing of ours runs, and then by what
+    a host kept of the processors that it lends us. The answer is whole when the body has ended."""
+    seen = others_seen()
+    with lent() as others:
+        others.busy = seen
+        yield others
 
 
 def _kept_share(before: list[int] | None, after: list[int] | None) -> float:

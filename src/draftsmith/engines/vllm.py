@@ -39,6 +39,7 @@ from draftsmith.engines._vllm_requests import check_fits, logical_end, longest, 
 def _engine(checkpoint: Checkpoint, config: EngineConfig, **options: Any) -> Iterator[vllm.LLM]:
     """A vLLM engine, closed behind us so that the next one finds the memory free."""
     on_cpu = current_platform.is_cpu()
+    options.setdefault("enable_prefix_caching", False)  # what is timed must not hang on what ran before
     if on_cpu:
         options["kv_cache_memory_bytes"] = int(config.kv_cache_gb * 2**30)
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = _thread_binding(config)
@@ -51,7 +52,6 @@ def _engine(checkpoint: Checkpoint, config: EngineConfig, **options: Any) -> Ite
             max_num_seqs=config.batch_size,
             trust_remote_code=config.trust_remote_code,
             enforce_eager=on_cpu,  # compiling takes minutes on a CPU and gains little there
-            enable_prefix_caching=False,
             logprobs_mode="processed_logprobs",
             disable_log_stats=False,
             load_format="safetensors",
@@ -198,9 +198,11 @@ class _Vllm:
         sampling: Sampling,
         config: EngineConfig,
         adjustable: bool = False,
+        **options: Any,
     ) -> Iterator[Live]:
+        """`options` are vLLM's own, for those who know that this is vLLM."""
         checkpoint = Checkpoint(target, config.trust_remote_code)
-        options: dict[str, Any] = {"worker_extension_cls": CLOCK, "quantization": config.quantization}
+        options |= {"worker_extension_cls": CLOCK, "quantization": config.quantization}
         if lookahead:
             options["speculative_config"] = speculation(checkpoint, draft, lookahead, config, adjustable)
         with _engine(checkpoint, config, **options) as llm:
