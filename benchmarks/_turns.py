@@ -1,5 +1,6 @@
 """A live run and a profile that take turns, so that both see the machine in the same moments."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ IDLE_SHARE = 0.1  # of the profile: without proposals, for the older formulas an
 PROFILED = 0.5  # of the live steps have a step of the profile beside them
 _WARM_STEPS = 3
 _LEAST_STEPS = 8  # of a place that a step-by-step run was seldom near
-_TRIES = 10  # of a stretch while the host of the machine keeps much of it
+_PATIENCE_SECONDS = 30.0  # that a cell may lose to the host of the machine before it has any that count
 
 T = TypeVar("T")
 
@@ -46,17 +47,22 @@ class Turns:
     rounds: Rounds[Cell] = field(default_factory=Rounds)
     runs: list[LiveTurn] = field(default_factory=list)
     busy: bool = False
+    _counted: float = 0.0
+    _lost: float = 0.0
 
     def undisturbed(self, stretch: Callable[[], T]) -> T:
         """What was measured without the host's taking much of the machine; a stretch in which it did is run again. That hangs
-        on what the host says alone, and never on what was measured."""
-        for _ in range(_TRIES):
+        on what the host says alone, never on what was measured. No more time is lost so than counts."""
+        while True:
+            began = time.perf_counter()
             with lent() as others:
                 found = stretch()
-            if not others.busy:
+            took = time.perf_counter() - began
+            self.busy |= others.busy and self._lost + took > self._counted + _PATIENCE_SECONDS
+            if self.busy or not others.busy:
+                self._counted += took
                 return found
-        self.busy = True
-        return found
+            self._lost += took
 
 
 @dataclass(frozen=True)
