@@ -1,7 +1,8 @@
 """Predicted against live throughput: a bf16 trace and a profile predict, cell by cell, what a live run then does.
 
 A machine's speed drifts by more than the error that is to be shown, within seconds. So the profile and the live run take turns:
-on transformers step by step, on vLLM by four steps. Both see the same moments, and neither sees the other's steps."""
+on transformers step by step, on vLLM by four steps. Both see the same moments, and neither sees the other's steps. What the
+machine's host disturbs is run again (`_turns.Turns.undisturbed`)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -71,7 +72,8 @@ def measure(lab: Lab) -> Result:
         workload=f"{len(cells)} combinations: SmolLM2-135M-Instruct with cuts of 20, 11 and 5 of its layers, TinyLlama-1.1B "
         f"with stories15M, bf16, lookahead {', '.join(map(str, LOOKAHEADS))}, batch 1 and 8, "
         "both engines, HellaSwag and chat; profile and live run take turns, "
-        "step by step on transformers, by four steps on vLLM, where every 32 tokens the live run goes on from recorded text",
+        "step by step on transformers, by four steps on vLLM, where every 32 tokens the live run goes on from recorded text; "
+        "a stretch in which the host kept a tenth of the processors' time is run again",
         details={
             "by engine, target and batch": _grouped(cells),
             "live tokens, least": min(cell["live_tokens"] for cell in cells if "smollm2" in cell["target"]),
