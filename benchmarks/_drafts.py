@@ -4,7 +4,7 @@ They are built once into DRAFTSMITH_LAB/drafts, tuned on prompts of the probe sp
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,8 +67,7 @@ def layer_cut(lab: Lab) -> Path:
             tried = []
             for one in candidates:
                 rest = [layer for layer in kept if layer != one]
-                model.model.layers = torch.nn.ModuleList(layers[i] for i in rest)
-                model.config.num_hidden_layers = len(rest)
+                _keep_layers(model, layers, rest)
                 tried.append((_agreement(model, rows), one))
             agreed, lost = max(tried)
             kept.remove(lost)
@@ -80,9 +79,7 @@ def layer_cut(lab: Lab) -> Path:
             cheap = [one for _, one in sorted(tried, reverse=True)[1:13]]
             candidates = cheap if len(cheap) > 5 else kept[1:-1]
         agreed, kept = found
-        model.model.layers = torch.nn.ModuleList(layers[i] for i in kept)
-        model.config.num_hidden_layers = len(kept)
-        model.config.layer_types = None
+        _keep_layers(model, layers, kept)
         return model, {"layers_kept": kept, "agreement": agreed}
 
     return _built(lab, "smollm2", folder, build)
@@ -93,9 +90,7 @@ def depth_cut(lab: Lab, layers: int) -> Path:
 
     def build(rows: list[TraceRow]) -> tuple[Any, dict[str, Any]]:
         model, kept = _load(lab.smollm2), _DEPTHS[layers]
-        model.model.layers = torch.nn.ModuleList(model.model.layers[i] for i in kept)
-        model.config.num_hidden_layers = len(kept)
-        model.config.layer_types = None
+        _keep_layers(model, model.model.layers, kept)
         return model, {"layers_kept": kept, "agreement": _agreement(model, rows)}
 
     return _built(lab, "smollm2", lab.drafts / f"smollm2-depth-{layers}", build)
@@ -131,6 +126,12 @@ def _built(lab: Lab, of: str, folder: Path, build: Callable[[list[TraceRow]], tu
 
 def _load(path: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+def _keep_layers(model: Any, layers: Sequence[Any], kept: Sequence[int]) -> None:
+    model.model.layers = torch.nn.ModuleList(layers[i] for i in kept)
+    model.config.num_hidden_layers = len(kept)
+    model.config.layer_types = None
 
 
 def _with_noise(path: Path, strength: float) -> Any:
