@@ -22,7 +22,7 @@ IDLE_SHARE = 0.1  # of the profile: without proposals, for the older formulas an
 PROFILED = 0.5  # of the live steps have a step of the profile beside them
 _WARM_STEPS = 3
 _LEAST_STEPS = 8  # of a place that a step-by-step run was seldom near
-_PATIENCE_SECONDS = 30.0  # that a cell may lose to the host of the machine before it has any that count
+_PATIENCE_SECONDS = 600.0  # that a cell may lose to the host of the machine before it has any that count: a burst's length
 
 T = TypeVar("T")
 
