@@ -22,7 +22,7 @@ IDLE_SHARE = 0.1  # of the profile: without proposals, for the older formulas an
 PROFILED = 0.5  # of the live steps have a step of the profile beside them
 _WARM_STEPS = 3
 _LEAST_STEPS = 8  # of a place that a step-by-step run was seldom near
-_PATIENCE_SECONDS = 600.0  # that a cell may lose to the host of the machine before it has any that count: a burst's length
+_PATIENCE_SECONDS = 600.0  # that a cell may lose to the host of the machine beyond what counts: bursts come at its start too
 
 T = TypeVar("T")
 
@@ -52,7 +52,8 @@ class Turns:
 
     def undisturbed(self, stretch: Callable[[], T]) -> T:
         """What was measured without the host's taking much of the machine; a stretch in which it did is run again. That hangs
-        on what the host says alone, never on what was measured. No more time is lost so than counts."""
+        on what the host says alone, never on what was measured. No more time is lost so than counts, and `_PATIENCE_SECONDS`;
+        then the cell is `busy`, and nothing is run again."""
         while True:
             began = time.perf_counter()
             with lent() as others:
