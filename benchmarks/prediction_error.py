@@ -4,6 +4,7 @@ A machine's speed drifts by more than the error that is to be shown, within seco
 on transformers step by step, on vLLM by four steps. Both see the same moments, and neither sees the other's steps. What the
 machine's host disturbs is run again (`_turns.Turns.undisturbed`)."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -140,10 +141,12 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
             every = pair.every if batch == 1 else 1
             rows, chances = at.rows[::every], at.chances[::every]
             seen = all(others_seen() for _ in range(_LOOKS))
+            _refuse(seen and not lab.quick)
             turns = at.take(Task(rows, chances, lookahead, batch, *ends))
             found = {"engine": engine, "target": pair.target.name, "draft": draft.name, "lookahead": lookahead, "batch": batch}
             found |= _compare(plugin, turns, lookahead, batch)
             print({name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}, flush=True)
+            _refuse(turns.busy and not lab.quick)
             where = {"cpu": machine()["cpu"], "busy": seen or turns.busy, "versions": plugin.versions()}
             return {**found, **where, "trace": at.trace.fingerprint}
 
@@ -152,6 +155,12 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
             for k in pair.lookaheads
             for b in BATCHES
         ]
+
+
+def _refuse(busy: bool) -> None:
+    """So that no cell of a disturbed machine is ever kept, let alone published."""
+    if busy:
+        sys.exit("this machine is busy, or its host kept much of it; run this again when it is quiet")
 
 
 def _ready(lab: Lab, engine: str, plugin: Engine, pair: Pair, draft: Path, stack: ExitStack) -> Ready:
