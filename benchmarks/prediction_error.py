@@ -141,12 +141,12 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
             every = pair.every if batch == 1 else 1
             rows, chances = at.rows[::every], at.chances[::every]
             seen = all(others_seen() for _ in range(_LOOKS))
-            _refuse(seen and not lab.quick)
+            _refuse_busy(lab, seen)
             turns = at.take(Task(rows, chances, lookahead, batch, *ends))
             found = {"engine": engine, "target": pair.target.name, "draft": draft.name, "lookahead": lookahead, "batch": batch}
             found |= _compare(plugin, turns, lookahead, batch)
             print({name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}, flush=True)
-            _refuse(turns.busy and not lab.quick)
+            _refuse_busy(lab, turns.busy)
             where = {"cpu": machine()["cpu"], "busy": seen or turns.busy, "versions": plugin.versions()}
             return {**found, **where, "trace": at.trace.fingerprint}
 
@@ -157,9 +157,9 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
         ]
 
 
-def _refuse(busy: bool) -> None:
-    """So that no cell of a disturbed machine is ever kept, let alone published."""
-    if busy:
+def _refuse_busy(lab: Lab, busy: bool) -> None:
+    """So that no cell of a disturbed machine is kept, let alone published. A quick slice only says that it was one."""
+    if busy and not lab.quick:
         sys.exit("this machine is busy, or its host kept much of it; run this again when it is quiet")
 
 
