@@ -19,7 +19,7 @@ from draftsmith.theory.batches import RowSteps, row_steps
 
 Cell = tuple[int, int, int]  # lookahead, batch, context asked for
 IDLE_SHARE = 0.1  # of the profile: without proposals, for the older formulas and where an engine's last steps look less far
-PROFILED = 0.5  # of the live steps have a step of the profile beside them
+_PROFILED = 0.5  # of the live turns have one of the profile beside them, unless every step has
 _WARM_STEPS = 3
 _LEAST_STEPS = 8  # of a place that a step-by-step run was seldom near
 _PATIENCE_SECONDS = 600.0  # that a cell may lose to the host of the machine beyond what counts: bursts come at its start too
@@ -68,7 +68,8 @@ class Turns:
 
 @dataclass(frozen=True)
 class Task:
-    """What one cell runs: recorded rows with the draft's chances, how far ahead, how many rows at once, and where to end."""
+    """What one cell runs: recorded rows with the draft's chances, how far ahead, how many rows at once, where to end, and
+    whether every step has one of the profile beside it: for steps so long that the machine changes between two turns."""
 
     rows: list[TraceRow]
     chances: list[np.ndarray]
@@ -76,6 +77,12 @@ class Task:
     batch: int
     eos_ids: tuple[int, ...]
     max_new_tokens: int
+    every_step: bool
+
+    @property
+    def profiled(self) -> float:
+        """Which share of the live turns has one of the profile beside it."""
+        return 1.0 if self.every_step else _PROFILED
 
 
 Take = Callable[[Task], Turns]
@@ -100,7 +107,7 @@ def chunks(task: Task) -> list[list[int]]:
 
 @contextmanager
 def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfig, contexts: Sequence[int]) -> Iterator[Take]:
-    """Step by step: after every other live step, by lot, one step of the profile, in a cache of its own over the same
+    """Step by step: after every live step, or every other by lot, one step of the profile, in a cache of its own over the same
     weights, at a place near to where the live run is."""
     from draftsmith.engines._checkpoint import Checkpoint
     from draftsmith.engines._slots import SlotModel
@@ -143,7 +150,7 @@ def transformers_turns(target: Path, draft: Path, most: int, config: EngineConfi
             while len(live.rows):
                 place = near(places, len(live.rows), int(live.lengths_B.max()), rng)
                 live.step(lookahead)
-                if rng.random() < PROFILED:
+                if rng.random() < task.profiled:
                     beside.append(profiled(place, 0 if rng.random() < IDLE_SHARE else lookahead))
             turn = LiveTurn(
                 tokens=sum(len(one.tokens) for one in live.written),

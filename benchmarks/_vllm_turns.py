@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._turns import IDLE_SHARE, PROFILED, Cell, LiveTurn, Take, Task, Turns, begin, chunks, near, places_of
+from benchmarks._turns import IDLE_SHARE, Cell, LiveTurn, Take, Task, Turns, begin, chunks, near, places_of
 from draftsmith.core import registry
 from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
 from draftsmith.core.sampling import Sampling
@@ -25,7 +25,7 @@ from draftsmith.engines._vllm_live import Live
 from draftsmith.theory.batches import RowSteps, row_steps
 
 _SLICE_TOKENS = 32  # of the live run, which then goes on from recorded text: bf16 output would leave it
-_STEPS = 4  # of a turn
+_STEPS = 4  # of a turn, unless the profile steps after every live step
 _BLOCK = 32  # tokens of a block of the cache, which is known again only as a whole
 _GROWTH = 32  # tokens by which a place's rows may outgrow its context before they begin anew
 _LEAST_VISITS = 2  # of a place that the live run was seldom near
@@ -77,9 +77,9 @@ class _Sets:
                 del self._going.lengths[output.request_id]
         return got
 
-    def visit(self) -> Visit:
+    def visit(self, steps: int) -> Visit:
         """A turn of the profile."""
-        return Visit.of([self._live._timed_step(self._going.lengths) for _ in range(_STEPS)])
+        return Visit.of([self._live._timed_step(self._going.lengths) for _ in range(steps)])
 
     def end(self) -> None:
         """The set that is awake."""
@@ -94,7 +94,7 @@ class _Profile:
         self._sets, self._live = sets, live
         self._at: dict[tuple[bool, int, int], _Set] = {}
 
-    def turn(self, cell: Cell) -> Visit:
+    def turn(self, cell: Cell, steps: int) -> Visit:
         lookahead, batch, context = cell
         place = lookahead > 0, batch, context
         if place not in self._at:
@@ -106,7 +106,7 @@ class _Profile:
         self._sets.go(here)
         if changed:
             self._sets.step()  # untimed: it verifies what was proposed before the change
-        visit = self._sets.visit()
+        visit = self._sets.visit(steps)
         if sum(here.lengths.values()) / len(here.lengths) > context + _GROWTH:
             self._sets.end()
             del self._at[place]
@@ -115,7 +115,7 @@ class _Profile:
 
 @contextmanager
 def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, contexts: Sequence[int]) -> Iterator[Take]:
-    """After every other turn of the live run, by lot, one of the profile, at a place near to where the live run is."""
+    """After every turn of the live run, or every other by lot, one of the profile, at a place near to where the live run is."""
     plugin = registry.load("engines", "vllm")
     kept = {"enable_prefix_caching": True, "block_size": _BLOCK}
     with plugin.live(target, ModelDraft(path=str(draft)), most, Sampling(), config, adjustable=True, **kept) as live:
@@ -135,7 +135,7 @@ def vllm_turns(target: Path, draft: Path, most: int, config: EngineConfig, conte
                     turns.rounds.add(cell, visit)
             for cell in cells:
                 while turns.rounds.count(cell) < _LEAST_VISITS:
-                    turns.rounds.add(cell, turns.undisturbed(partial(profile.turn, cell)))
+                    turns.rounds.add(cell, turns.undisturbed(partial(profile.turn, cell, _STEPS)))
             return turns
 
         yield take
@@ -154,7 +154,7 @@ def _live_slice(
     None where no row goes so far, or each ended with its first token, though the recorded one went on."""
     if not going:
         return None, []
-    rows, beside = task.rows, []
+    rows, beside, steps = task.rows, [], 1 if task.every_step else _STEPS
     requests = [Request(np.concatenate([rows[i].prompt_ids, rows[i].output_ids[:first]]), 0) for i in going]
     limits = Limits(min(_SLICE_TOKENS, task.max_new_tokens - first), task.eos_ids)
     running, ids = sets.begin(requests, limits, task.lookahead)
@@ -167,17 +167,17 @@ def _live_slice(
         context = round(sum(running.lengths.values()) / len(running.lengths))
         place = near(places, len(running.lengths), context, rng)
         sets.go(running)
-        for _ in range(_STEPS):
+        for _ in range(steps):
             if running.lengths:
                 began = time.perf_counter()
                 got = sets.step()
                 seconds += time.perf_counter() - began
                 for row, tokens in got.items():
                     sizes[row].append(tokens)
-        if rng.random() < PROFILED:
+        if rng.random() < task.profiled:
             idle = rng.random() < IDLE_SHARE
             cell = (0, task.batch, place[1]) if idle else (task.lookahead, *place)
-            beside.append((cell, profile.turn(cell)))
+            beside.append((cell, profile.turn(cell, steps)))
     turn = LiveTurn(
         tokens=sum(map(sum, sizes.values())),
         seconds=seconds,
