@@ -5,6 +5,7 @@ on transformers step by step, on vLLM by four steps, or by one where steps are l
 the other's steps. What the machine's host disturbs is run again (`_turns.Turns.undisturbed`)."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -80,11 +81,13 @@ def measure(lab: Lab) -> Result:
         f"with stories15M, bf16, lookahead {', '.join(map(str, LOOKAHEADS))}, batch 1 and 8, "
         "both engines, HellaSwag and chat; profile and live run take turns, "
         "step by step on transformers, by four steps (TinyLlama: one) on vLLM, where every 32 tokens the live run goes on from "
-        "recorded text; a stretch in which the host kept a tenth of the processors' time is run again",
+        "recorded text; a stretch in which the host kept a tenth of the processors' time is run again; measured on several "
+        "machines of two cores",
         details={
             "by engine, target and batch": _grouped(cells),
             "live tokens, least": min(cell["live_tokens"] for cell in cells if "smollm2" in cell["target"]),
             "discarded": _DISCARDED,
+            "combinations by processor": dict(Counter(cell.get("cpu", "not noted") for cell in cells)),
             "cells": cells,
         },
     )
