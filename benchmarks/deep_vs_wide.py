@@ -136,7 +136,7 @@ def _arithmetic(lab: Lab, case: Case) -> str:
     for name in case.shapes:
         if (rival := lab.cells / f"{case.target.name}-{name}.json").exists():
             return str(read_json(rival)["arithmetic"])
-    return "bfloat16" if has_bf16_units() else "float32"
+    return "float32" if has_bf16_units() is False else "bfloat16"
 
 
 def _train(steps: int, rate: float, arithmetic: str) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def measure(lab: Lab) -> Result:
         for draft in pair.drafts
         for cell in _cells(lab, engine, pair, draft)
     ]
+    processors = Counter(cell.get("cpu", "not noted") for cell in cells)  # cells are carried from machine to machine
     errors = np.abs([cell["error"] for cell in cells])
     worst, median = float(errors.max()), float(np.median(errors))
     return Result(
@@ -82,12 +83,11 @@ def measure(lab: Lab) -> Result:
         f"with stories15M, bf16, lookahead {', '.join(map(str, LOOKAHEADS))}, batch 1 and 8, "
         "both engines, HellaSwag and chat; profile and live run take turns, "
         "step by step on transformers, by four steps (TinyLlama: one) on vLLM, where every 32 tokens the live run goes on from "
-        "recorded text; a stretch in which the host kept a tenth of the processors' time is run again; measured on several "
-        "machines of two cores",
+        "recorded text; a stretch in which the host kept a tenth of the processors' time is run again; combinations by "
+        f"processor: {', '.join(f'{name} {count}' for name, count in processors.items())}",
         details={
             "by engine, target and batch": _grouped(cells),
             "live tokens, least": min(cell["live_tokens"] for cell in cells if "smollm2" in cell["target"]),
-            "combinations by processor": dict(Counter(cell.get("cpu", "not noted") for cell in cells)),
             "cells": cells,
         },
     )
