@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from draftsmith import api
-from draftsmith.core.provenance import collect
+from draftsmith.core.provenance import collect, has_bf16_units
 from draftsmith.core.store import read_json, write_json
 from draftsmith.core.trace import TraceReader, TraceRow
 
@@ -66,6 +66,11 @@ class Lab:
         if not path.exists():
             write_json(path, json.loads(json.dumps(measure(), default=float)))
         return read_json(path)
+
+    def arithmetic(self) -> str:
+        """In which drafts learn: what the processor that began the figure has units for. Others that go on use the same, so
+        that all drafts are trained alike."""
+        return str(self.kept("arithmetic", lambda: "float32" if has_bf16_units() is False else "bfloat16"))
 
 
 def _folder(variable: str) -> Path:

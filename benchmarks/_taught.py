@@ -31,7 +31,7 @@ def recorded(lab: Lab, target: Path, split: str, datasets: tuple[str, ...], num_
 
 def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
     """What `distill` takes: traces to learn from, with the target's most likely tokens, and one to look at meanwhile. What is
-    learnt, cut and trained is so in float32: cells are carried, and bf16 rounds differently from processor to processor."""
+    learnt and cut by is so in float32: cells are carried, and bf16 rounds differently from processor to processor."""
     engine = {"kind": "transformers", "dtype": "float32", "threads": 2, "batch_size": 128}
     more: dict[str, Any] = {"engine": engine, "top_logprobs": _KEPT}
     train = recorded(lab, target, "train", SHORT, num_prompts, max_prompt_tokens=400, **more)
@@ -48,11 +48,11 @@ def shallow_cut(lab: Lab, target: Path, layers: int, trace: Path) -> Path:
     return api.prune(source=target, trace=trace, shape={"layers": layers}, engine=engine, store=lab.store).folder / "model"
 
 
-def training(steps: int, rate: float, **more: Any) -> dict[str, Any]:
+def training(lab: Lab, steps: int, rate: float, **more: Any) -> dict[str, Any]:
     """Steps of 16 x 512 tokens."""
     return {
         "steps": steps, "batch": 16, "micro_batch": 4, "length": 512, "learning_rate": rate,
-        "warmup_steps": max(1, steps // 20), "save_every": 20, "precision": "float32", **more,
+        "warmup_steps": max(1, steps // 20), "save_every": 20, "precision": lab.arithmetic(), **more,
     }  # fmt: skip
 
 

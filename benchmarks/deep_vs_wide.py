@@ -9,8 +9,7 @@ from typing import Any
 
 from benchmarks._evidence import Lab, Result, run
 from draftsmith import api
-from draftsmith.core.provenance import has_bf16_units, machine
-from draftsmith.core.store import read_json
+from draftsmith.core.provenance import machine
 
 LOOKAHEADS = (1, 2, 3, 5, 8)
 TEST = ("hellaswag", "mmlu", "chat")
@@ -44,8 +43,8 @@ def measure(lab: Lab) -> Result:
         holds=gain > 1 and apart <= 0.03,
         spread="standard errors of tokens per step and of step times are in the details",
         workload="SmolLM2-135M-Instruct by l0 and recovery, TinyLlama-1.1B by depth, width and recovery; RedPajama sample and "
-        "recorded output of the train split, the two of a target in the same arithmetic; HellaSwag, MMLU and chat of the test "
-        "split, greedy, transformers, bf16",
+        f"recorded output of the train split, learnt in {lab.arithmetic()}; HellaSwag, MMLU and chat of the test split, "
+        "greedy, transformers, bf16",
         details={
             "drafts": drafts,
             "wide against deep": verdicts,
@@ -72,7 +71,7 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     # What is read and cut by is so in float32: bf16 rounds differently from processor to processor, and on some it is emulated.
     train = _recorded(lab, case.target, "train", ("hellaswag", "chat", "gsm8k"), 200, "float32")
     text = {**_web(lab), "answers": {"path": str(train), "weight": 1.0}}
-    arithmetic = _arithmetic(lab, case)
+    arithmetic = lab.arithmetic()
     learning = _train(8 if lab.quick else 120, 1e-4, arithmetic)
     by: list[dict[str, Any]] = [{"kind": "depth"}, *([{"kind": "width"}] if name == "deep" else [])]
     if case.learned:
@@ -87,7 +86,7 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     def searched(rate: float) -> float:
         return _last_loss(recovered(max(2, case.steps // 10), rate).folder)
 
-    tried = {rate: lab.kept(f"{case.target.name}-{name}-{arithmetic}-{rate:g}", partial(searched, rate)) for rate in RATES}
+    tried = {rate: lab.kept(f"{case.target.name}-{name}-{rate:g}", partial(searched, rate)) for rate in RATES}
     rate = min(tried, key=lambda one: tried[one])
     kept = recovered(case.steps, rate)
     model = kept.folder / "model"
@@ -113,7 +112,6 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
         "parameters": kept.record.parameters,
         "layers_kept": list(cut.record.layers_kept),
         "tokens_trained": _BATCH * _LENGTH * (case.steps + (learning["steps"] if case.learned else 0)),
-        "arithmetic": arithmetic,
         "rates_tried": {str(one): loss for one, loss in tried.items()},
         "rate": rate,
         "loss": _last_loss(kept.folder),
@@ -131,17 +129,9 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     return row
 
 
-def _arithmetic(lab: Lab, case: Case) -> str:
-    """In which a draft learns: that of its rival, so that they are trained alike; else what the processor has units for."""
-    for name in case.shapes:
-        if (rival := lab.cells / f"{case.target.name}-{name}.json").exists():
-            return str(read_json(rival)["arithmetic"])
-    return "float32" if has_bf16_units() is False else "bfloat16"
-
-
 def _train(steps: int, rate: float, arithmetic: str) -> dict[str, Any]:
     return {
-        "steps": steps, "batch": _BATCH, "micro_batch": 4, "length": _LENGTH, "learning_rate": rate,
+        "steps": steps, "batch": _BATCH, "micro_batch": 8, "length": _LENGTH, "learning_rate": rate,
         "warmup_steps": max(1, steps // 20), "precision": arithmetic, "save_every": 20,
     }  # fmt: skip
 

@@ -30,7 +30,8 @@ def measure(lab: Lab) -> Result:
     def made(loss: str, rate: float, count: int) -> dict[str, Any]:
         taught, cut = prepared()
         checks = {"check_every": max(1, count // (2 if lab.quick else 10)), "lookahead": LOOKAHEAD}
-        record = api.distill(student=cut, loss=loss, **taught, **checks, train=training(count, rate), store=lab.store).record
+        train = training(lab, count, rate)
+        record = api.distill(student=cut, loss=loss, **taught, **checks, train=train, store=lab.store).record
         print(loss, rate, count, _curve(record), flush=True)
         return record.model_dump(mode="json")
 
@@ -59,7 +60,8 @@ def measure(lab: Lab) -> Result:
         holds=lab.quick or (len(reached) >= 5 and trained.tokens >= 3e6 and bend[-1][1] > bend[0][1]),
         spread="the two learning rates of each loss are in the details",
         workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers by depth, {kept[winner].tokens / 1e6:.2f}M tokens each, "
-        f"the best loss {trained.tokens / 1e6:.2f}M, recorded output of the train prompts of all data sets, float32",
+        f"the best loss {trained.tokens / 1e6:.2f}M, recorded output of the train prompts of all data sets, "
+        f"{lab.arithmetic()}",
         details={
             "tokens_per_step": {loss: {str(rate): _last(one) for rate, one in tried.items()} for loss, tried in runs.items()},
             "acceptance-aware against forward KL": {aware: reached.get(aware), "forward_kl": reached.get("forward_kl")},

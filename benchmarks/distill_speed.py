@@ -25,9 +25,8 @@ def measure(lab: Lab) -> Result:
     rounds, steps, long = (1, 3, 4) if lab.quick else (5, 8, 100)
 
     def made(teacher: Path | None, steps: int, seed: int) -> Any:
-        return api.distill(
-            student=cut, teacher=teacher, **taught, check_every=10**6, train=training(steps, 3e-4, seed=seed), store=lab.store
-        )
+        train = training(lab, steps, 3e-4, seed=seed)
+        return api.distill(student=cut, teacher=teacher, **taught, check_every=10**6, train=train, store=lab.store)
 
     speeds = []
     for turn in range(rounds):
@@ -56,7 +55,8 @@ def measure(lab: Lab) -> Result:
         holds=ratio >= 2 and abs(apart) <= 2 * error and flat <= 2,
         spread=f"ratios {min(ratios):.2f} to {max(ratios):.2f}",
         workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers, forward KL over its 16 most likely tokens or all, {rounds} "
-        f"rounds of {steps} steps of 16 x 512 tokens, in turn, float32; tokens per step after {long} steps, held-out prompts",
+        f"rounds of {steps} steps of 16 x 512 tokens, in turn, {lab.arithmetic()}; tokens per step after {long} steps, "
+        "held-out prompts",
         details={
             "tokens_per_second": speeds,
             "tokens_per_step": {name: point.model_dump() for name, point in reached.items()},
