@@ -27,11 +27,13 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of 
 StoreFolder = Annotated[
     Path | None, typer.Option("--store", help="Where records are kept. Default: DRAFTSMITH_STORE or ./runs.")
 ]
-EngineName = Annotated[str | None, typer.Option("--engine", help="transformers or vllm.")]
-Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")]
-BatchSize = Annotated[int | None, typer.Option(help="Prompts in flight at once.")]
+EngineName = Annotated[str | None, typer.Option("--engine", help="transformers or vllm.", show_default="transformers")]
+Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.", show_default="auto")]
+BatchSize = Annotated[int | None, typer.Option(help="Prompts in flight at once.", show_default="16")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
-TensorParallel = Annotated[int | None, typer.Option(help="Devices (or CPU ranks) one model is split over; vllm only.")]
+TensorParallel = Annotated[
+    int | None, typer.Option(help="Devices (or CPU ranks) one model is split over; vllm only.", show_default="1")
+]
 MaxModelLen = Annotated[int | None, typer.Option(help="Longest prompt plus output the engine makes room for; vllm only.")]
 Quantization = Annotated[str | None, typer.Option(help="int8: weights as 8-bit integers; vllm: any of its methods.")]
 TrustRemoteCode = Annotated[bool | None, typer.Option("--trust-remote-code", help="Run Python code that a checkpoint brings.")]
@@ -60,17 +62,23 @@ def record(
     target: Annotated[str | None, typer.Option(help="The model being served: a folder, or a Hugging Face name.")] = None,
     dataset: Annotated[list[str] | None, typer.Option(help="Prompts to use; may be given several times.")] = None,
     data: Annotated[str | None, typer.Option(help="Local folder of the data sets.")] = None,
-    split: Annotated[str | None, typer.Option(help="train, probe or test.")] = None,
-    num_prompts: Annotated[int | None, typer.Option(help="Prompts per data set.")] = None,
+    split: Annotated[str | None, typer.Option(help="train, probe or test.", show_default="test")] = None,
+    num_prompts: Annotated[int | None, typer.Option(help="Prompts per data set.", show_default="64")] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(help="Leave longer prompts out.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Longest output.")] = None,
-    tail: Annotated[int | None, typer.Option(help="Tokens kept past the end, to reproduce vLLM's raw counters.")] = None,
-    top_logprobs: Annotated[int | None, typer.Option(help="Also keep this many best tokens at each position.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="0 switches it off.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="1 switches it off.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampling.")] = None,
-    shard_size: Annotated[int | None, typer.Option(help="Prompts per shard: what an interrupted call loses at most.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Longest output.", show_default="200")] = None,
+    tail: Annotated[
+        int | None, typer.Option(help="Tokens kept past the end, to reproduce vLLM's raw counters.", show_default="0")
+    ] = None,
+    top_logprobs: Annotated[
+        int | None, typer.Option(help="Also keep this many best tokens at each position.", show_default="0")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.", show_default="0")] = None,
+    top_k: Annotated[int | None, typer.Option(help="0 switches it off.", show_default="0")] = None,
+    top_p: Annotated[float | None, typer.Option(help="1 switches it off.", show_default="1")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling.", show_default="0")] = None,
+    shard_size: Annotated[
+        int | None, typer.Option(help="Prompts per shard: what an interrupted call loses at most.", show_default="64")
+    ] = None,
     worker: Annotated[str, typer.Option(help="i/n: record only every n-th shard from i; n machines share one store.")] = "0/1",
     engine: EngineName = None,
     dtype: Dtype = None,
@@ -108,8 +116,13 @@ def record(
 def evaluate(
     trace: Annotated[str | None, typer.Option(help="Folder of a recorded trace.")] = None,
     draft: Annotated[str | None, typer.Option(help="The draft: a folder, a Hugging Face name, or `ngram`.")] = None,
-    method: Annotated[str | None, typer.Option(help="How the draft proposes: greedy or probabilistic.")] = None,
-    lookahead: Annotated[str | None, typer.Option(help="Comma-separated; 0 is plain decoding (live only).")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="How the draft proposes: greedy or probabilistic.", show_default="greedy")
+    ] = None,
+    lookahead: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated; 0 is plain decoding (live only).", show_default="1,2,3,4,5,6,7,8; live 0,3"),
+    ] = None,
     live: Annotated[bool, typer.Option("--live", help="Run target and draft together in the engine.")] = False,
     target: Annotated[str | None, typer.Option(help="The recorded target's folder (live only).")] = None,
     serve: Annotated[str | None, typer.Option(help="Replay: the engine whose steps to predict.")] = None,
@@ -167,12 +180,18 @@ def profile(
         str | None, typer.Option(help="The draft: a checkpoint, a folder with only a config.json (a shape), or `ngram`.")
     ] = None,
     shapes: Annotated[str | None, typer.Option(help="YAML file of shapes to time instead of a target.")] = None,
-    lookahead: Annotated[str | None, typer.Option(help="Comma-separated; plain decoding is always measured.")] = None,
-    batch: Annotated[str | None, typer.Option(help="Comma-separated batch sizes.")] = None,
-    context: Annotated[str | None, typer.Option(help="Comma-separated context lengths.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps timed per visit of a cell.")] = None,
-    tolerance: Annotated[float | None, typer.Option(help="Stop when every cell's relative error is below this.")] = None,
-    max_rounds: Annotated[int | None, typer.Option(help="Stop after this many rounds in any case.")] = None,
+    lookahead: Annotated[
+        str | None, typer.Option(help="Comma-separated; plain decoding is always measured.", show_default="1,2,3,5,8")
+    ] = None,
+    batch: Annotated[str | None, typer.Option(help="Comma-separated batch sizes.", show_default="1,4,8; shapes 1")] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Comma-separated context lengths.", show_default="128,1024; shapes 128")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps timed per visit of a cell.", show_default="12")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Stop when every cell's relative error is below this.", show_default="0.02")
+    ] = None,
+    max_rounds: Annotated[int | None, typer.Option(help="Stop after this many rounds in any case.", show_default="12")] = None,
     engine: EngineName = None,
     dtype: Dtype = None,
     threads: Threads = None,
@@ -223,7 +242,9 @@ def predict(
         float | None, typer.Option(help="Instead of a profile: a verification; default: a plain step.")
     ] = None,
     draft_ms: Annotated[float | None, typer.Option(help="Instead of a profile: one token of the draft.")] = None,
-    overhead_ms: Annotated[float | None, typer.Option(help="Instead of a profile: the rest of a step.")] = None,
+    overhead_ms: Annotated[
+        float | None, typer.Option(help="Instead of a profile: the rest of a step.", show_default="0")
+    ] = None,
     lookahead: Annotated[str | None, typer.Option(help="Comma-separated; default: all that are known.")] = None,
     batch: Annotated[str | None, typer.Option(help="Comma-separated batch sizes; default: those profiled.")] = None,
     context: Annotated[str | None, typer.Option(help="Comma-separated context lengths; default: those profiled.")] = None,
@@ -266,10 +287,12 @@ def prune(
     pruner: Annotated[
         list[str] | None, typer.Option(help="How to choose; may be given several times. Default: depth for layers, then width.")
     ] = None,
-    num_rows: Annotated[int | None, typer.Option(help="Recorded rows to judge by.")] = None,
+    num_rows: Annotated[int | None, typer.Option(help="Recorded rows to judge by.", show_default="32")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Load nothing; say what training would take.")] = False,
-    ranks: Annotated[int | None, typer.Option(help="Plan: devices to train on.")] = None,
-    device: Annotated[str | None, typer.Option(help="Plan: which kind, such as h100 or a100-80gb.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Plan: devices to train on.", show_default="1")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Plan: which kind, such as h100 or a100-80gb.", show_default="h100")
+    ] = None,
     dtype: Dtype = None,
     batch_size: BatchSize = None,
     threads: Threads = None,
@@ -315,10 +338,10 @@ def design(
     ] = None,
     tokens: Annotated[int | None, typer.Option(help="Tokens that the draft may be trained on.")] = None,
     batch: Annotated[
-        str | None, typer.Option(help="Batch sizes with their shares of the traffic, such as 1=0.5,8=0.5.")
+        str | None, typer.Option(help="Batch sizes with their shares of the traffic, such as 1=0.5,8=0.5.", show_default="1=1")
     ] = None,
     context: Annotated[int | None, typer.Option(help="Context length; the profile's shortest if nothing is said.")] = None,
-    lookahead: Annotated[str | None, typer.Option(help="Lookaheads to consider, such as 1,2,4.")] = None,
+    lookahead: Annotated[str | None, typer.Option(help="Lookaheads to consider, such as 1,2,4.", show_default="1 to 8")] = None,
     rows: Annotated[str | None, typer.Option(help="A card of `evaluate --rows`: choose the number of output rows too.")] = None,
     most_parameters: Annotated[int | None, typer.Option(help="Parameters that a draft may have.")] = None,
     memory_gb: Annotated[float | None, typer.Option(help="Memory that a draft's weights may take.")] = None,
@@ -348,16 +371,20 @@ def distill(
     student: Annotated[str | None, typer.Option(help="The draft that is to learn: a folder.")] = None,
     trace: Annotated[str | None, typer.Option(help="Recorded output of the target, of the train split.")] = None,
     held_out: Annotated[str | None, typer.Option(help="Another trace (probe split), to measure tokens per step by.")] = None,
-    loss: Annotated[str | None, typer.Option(help="What to make small; forward_kl if nothing is said.")] = None,
+    loss: Annotated[str | None, typer.Option(help="What to make small.", show_default="forward_kl")] = None,
     teacher: Annotated[str | None, typer.Option(help="A model to ask, where too little was recorded of it.")] = None,
-    method: Annotated[str | None, typer.Option(help="How the draft will propose: greedy or probabilistic.")] = None,
-    lookahead: Annotated[int | None, typer.Option(help="Tokens per step are measured at this one.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="How the draft will propose: greedy or probabilistic.", show_default="greedy")
+    ] = None,
+    lookahead: Annotated[int | None, typer.Option(help="Tokens per step are measured at this one.", show_default="5")] = None,
     on_policy_every: Annotated[int | None, typer.Option(help="Every so many steps, learn from what the draft writes.")] = None,
-    check_every: Annotated[int | None, typer.Option(help="Measure tokens per step every so many steps.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps to train.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences in a step, over all ranks.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="The highest learning rate.")] = None,
+    check_every: Annotated[
+        int | None, typer.Option(help="Measure tokens per step every so many steps.", show_default="100")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps to train.", show_default="1000")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences in a step, over all ranks.", show_default="16")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a sequence.", show_default="512")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The highest learning rate.", show_default="1e-4")] = None,
     trust_remote_code: TrustRemoteCode = None,
     pictures: Annotated[bool, typer.Option(help="Draw the curves beside the record.")] = True,
     config: ConfigFile = None,
@@ -386,16 +413,24 @@ def forge(
     source: Annotated[str | None, typer.Option(help="What to cut the draft from; the target if nothing is said.")] = None,
     dataset: Annotated[list[str] | None, typer.Option(help="Prompts to use; may be given several times.")] = None,
     data: Annotated[str | None, typer.Option(help="Where the prompts lie.")] = None,
-    budget: Annotated[str | None, typer.Option(help="How long it may take, such as 2h, 45m or 1h30m.")] = None,
-    batch: Annotated[
-        str | None, typer.Option(help="Batch sizes with their shares of the traffic, such as 1=0.5,8=0.5.")
+    budget: Annotated[
+        str | None, typer.Option(help="How long it may take, such as 2h, 45m or 1h30m.", show_default="2h")
     ] = None,
-    context: Annotated[int | None, typer.Option(help="Context length to time steps at.")] = None,
-    train_prompts: Annotated[int | None, typer.Option(help="Prompts of each data set to learn from.")] = None,
-    held_prompts: Annotated[int | None, typer.Option(help="Prompts of each data set to replay meanwhile.")] = None,
-    live_prompts: Annotated[int | None, typer.Option(help="Prompts of each data set to run live in the end.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to record for each prompt.")] = None,
-    loss: Annotated[str | None, typer.Option(help="What training makes small; forward_kl if nothing is said.")] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="Batch sizes with their shares of the traffic, such as 1=0.5,8=0.5.", show_default="1=1")
+    ] = None,
+    context: Annotated[int | None, typer.Option(help="Context length to time steps at.", show_default="128")] = None,
+    train_prompts: Annotated[
+        int | None, typer.Option(help="Prompts of each data set to learn from.", show_default="2000")
+    ] = None,
+    held_prompts: Annotated[
+        int | None, typer.Option(help="Prompts of each data set to replay meanwhile.", show_default="48")
+    ] = None,
+    live_prompts: Annotated[
+        int | None, typer.Option(help="Prompts of each data set to run live in the end.", show_default="8")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to record for each prompt.", show_default="128")] = None,
+    loss: Annotated[str | None, typer.Option(help="What training makes small.", show_default="forward_kl")] = None,
     draft: Annotated[list[str] | None, typer.Option(help="Another draft to run beside it; may be given several times.")] = None,
     deep_thin: Annotated[bool | None, typer.Option(help="Train the deep, thin draft of equal parameters beside it.")] = None,
     engine: EngineName = None,
@@ -460,12 +495,20 @@ def main() -> None:
     try:
         app()
     except DraftsmithError as error:
-        typer.secho(f"draftsmith: {error}", fg="red", err=True)
+        from draftsmith.cli_errors import said
+
+        typer.secho(f"draftsmith: {said(error, options())}", fg="red", err=True)
         raise SystemExit(1) from None
     except SystemExit as stop:
         if stop.code == _INTERRUPTED:
             typer.secho("interrupted; the same command goes on where it stopped", err=True)
         raise
+
+
+def options() -> dict[str, set[str]]:
+    """Of every verb, as they are typed."""
+    verbs = typer.main.get_group(app).commands
+    return {verb: {name for option in command.params for name in option.opts} for verb, command in verbs.items()}
 
 
 def _engine(

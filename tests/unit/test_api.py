@@ -105,7 +105,7 @@ def test_records_go_where_the_environment_says(
     ("verb", "settings", "where", "problem"),
     [
         (api.record, {"target": "t", "datasets": ["fake"], "max_new_token": 3}, "record", "did you mean 'max_new_tokens'?"),
-        (api.record, {"target": "t", "datasets": []}, "record", "datasets: "),
+        (api.record, {"target": "t", "datasets": []}, "record", "datasets should have"),
         (api.evaluate, {"trace": "t", "draft": "d", "lookahead": 3}, "evaluate", "did you mean 'lookaheads'?"),
         (api.evaluate_live, {"trace": "t", "draft": "d"}, "evaluate --live", "target is missing"),
         (api.profile, {"target": "t", "batch": 3}, "profile", "did you mean 'batches'?"),
@@ -116,7 +116,7 @@ def test_records_go_where_the_environment_says(
 def test_settings_are_checked_first(verb: Any, settings: dict[str, Any], where: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         verb(**settings)
-    assert_explains(caught.value, f"the settings of {where} is not a valid", problem, way_out="the settings are")
+    assert_explains(caught.value, f"the settings of {where} cannot be used", problem, way_out="the settings are")
 
 
 @pytest.mark.usefixtures("quiet")

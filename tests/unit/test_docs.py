@@ -4,17 +4,31 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from pydantic import BaseModel
 
-from draftsmith.cli import app
+from draftsmith.cli import app, options
+from draftsmith.cli_errors import option_of
 from draftsmith.core.trace import schema
+from draftsmith.forge.ground import ForgeConfig
+from draftsmith.stages.distill import DistillConfig
+from draftsmith.stages.evaluate import EvaluateConfig
+from draftsmith.stages.profile import ProfileConfig
+from draftsmith.stages.prune import PruneConfig
+from draftsmith.stages.record import RecordConfig
+from draftsmith.training.loop import TrainSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHELLS = ("bash", "sh", "console")
+SETTINGS: dict[str, tuple[type[BaseModel], ...]] = {
+    "record": (RecordConfig,), "evaluate": (EvaluateConfig,), "profile": (ProfileConfig,), "prune": (PruneConfig,),
+    "distill": (DistillConfig, TrainSettings), "forge": (ForgeConfig,),
+}  # fmt: skip
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -68,9 +82,8 @@ def words_of(bodies: list[str]) -> Iterator[list[str]]:
 class TestTheCommandLine:
     def options(self) -> dict[str, set[str]]:
         """By verb; those of the program itself are under the empty name."""
-        group = typer.main.get_command(app)
-        given = {"": group, **group.commands}  # type: ignore[attr-defined]
-        return {verb: {"-h", "--help", *(o for param in command.params for o in param.opts)} for verb, command in given.items()}
+        own = {name for option in typer.main.get_group(app).params for name in option.opts}
+        return {verb: {"-h", "--help"} | known for verb, known in {"": own, **options()}.items()}
 
     @pytest.mark.parametrize("page", PAGES, ids=name)
     def test_every_verb_and_option_used_exists(self, page: Path) -> None:
@@ -98,6 +111,39 @@ class TestTheCommandLine:
             if verb:
                 own = set(re.findall(r"^\| `(--[\w-]+)`", sections[verb], re.MULTILINE))
                 assert own | (shared if own else set()) == known - {"-h", "--help"}, verb
+
+    def test_help_names_the_defaults_of_the_reference(self) -> None:
+        for verb, command in typer.main.get_group(app).commands.items():
+            for option in command.params:
+                told = option.show_default if isinstance(option.show_default, str) else None  # type: ignore[attr-defined]
+                cell = defaults(verb).get(option.opts[0], "")
+                is_value = re.fullmatch(r"[\d.e-]+|`[^`]+`(; \w+ `[^`]+`)?|1 to 8", cell) and option.default is None
+                assert told == (cell.replace("`", "") if is_value else None), (verb, option.name)
+
+    @pytest.mark.parametrize("verb", SETTINGS)
+    def test_the_references_defaults_are_those_of_the_settings(self, verb: str) -> None:
+        named = {option_of(setting, options()[verb]): value for kind in SETTINGS[verb] for setting, value in settings_of(kind)}
+        numbers = {name: float(cell) for name, cell in defaults(verb).items() if re.fullmatch(r"[\d.e-]+", cell)}
+        numbers.pop("--ranks", None)  # a plan's
+        assert numbers
+        assert {name: named[name] for name in numbers} == numbers
+
+
+def defaults(verb: str) -> dict[str, str]:
+    """What the reference says an option is when nobody gives it."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    section = re.search(rf"^## {verb}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    return dict(re.findall(r"^\| `(--[\w-]+)`[^|]* \| ([^|]*) \|", section[1] if section else "", re.MULTILINE))
+
+
+def settings_of(kind: type[BaseModel], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted name and the default of every setting that has one."""
+    for name, field in kind.model_fields.items():
+        value = field.get_default(call_default_factory=True)
+        if isinstance(value, BaseModel):
+            yield from settings_of(type(value), f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
 
 
 def test_the_trace_reference_is_the_schema() -> None:

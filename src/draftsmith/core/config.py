@@ -1,13 +1,14 @@
 """Strict settings: frozen pydantic models that refuse unknown keys, and the one way to check values against them."""
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from draftsmith.core.errors import ConfigError
+from draftsmith.core.errors import ConfigError, SettingsError
 
 
 class StrictConfig(BaseModel):
@@ -24,11 +25,10 @@ def parse_config(kind: type[ConfigT], values: dict[str, Any], where: str) -> Con
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        problems = [_explain(kind, dict(item)) for item in error.errors()]
-        raise ConfigError(
-            f"{where} is not a valid {kind.__name__}: " + "; ".join(problems),
-            f"correct it; the settings are {', '.join(kind.model_fields)}",
-        ) from None
+        found = error.errors()
+        causes = [item for item in found if not any(_holds(item["loc"], other["loc"]) for other in found)]
+        problems = tuple(_explain(kind, dict(item)) for item in causes)
+        raise SettingsError(where, problems, f"correct it; the settings are {', '.join(kind.model_fields)}") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -44,14 +44,23 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _explain(kind: type[BaseModel], error: dict[str, Any]) -> str:
+def _holds(outer: tuple[Any, ...], inner: tuple[Any, ...]) -> bool:
+    """Whether the one is wrong only because of the other within it."""
+    return len(outer) < len(inner) and inner[: len(outer)] == outer and outer != ()
+
+
+def _explain(kind: type[BaseModel], error: dict[str, Any]) -> tuple[str, str]:
+    """A setting, and what is wrong with it."""
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(str(error["loc"][-1]), _fields_at(kind, error["loc"][:-1]), n=1)
-        return f"there is no setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+        return "", f"there is no setting {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
     if error["type"] == "missing":
-        return f"{name} is missing"
-    return f"{name or 'the whole'}: {error['msg']} (got {error['input']!r})"
+        return name, "is missing"
+    text = re.sub(r"^(Value error, |\w+ (?=should ))", "", str(error["msg"]))
+    if not name:
+        return "", text
+    return name, f"{text if text.startswith('should') else f'is wrong: {text}'} (got {error['input']!r})"
 
 
 def _fields_at(kind: type[BaseModel], path: tuple[Any, ...]) -> list[str]:

@@ -18,6 +18,18 @@ class ConfigError(DraftsmithError):
     """A setting that does not exist or cannot have this value."""
 
 
+class SettingsError(ConfigError):
+    """Settings that were checked together. It keeps the name of each, so that a caller may say it as its user does."""
+
+    def __init__(self, where: str, problems: tuple[tuple[str, str], ...], way_out: str) -> None:
+        super().__init__(f"{where} cannot be used: " + "; ".join(" ".join(one).strip() for one in problems), way_out)
+        self.where = where
+        self.problems = problems  # the dotted name, empty where the text says it, and what is wrong
+
+    def __reduce__(self) -> tuple[type["SettingsError"], tuple[str, tuple[tuple[str, str], ...], str]]:  # type: ignore[override]
+        return type(self), (self.where, self.problems, self.way_out)
+
+
 class UnknownPluginError(DraftsmithError):
     """A name that no plugin of the group answers to."""
 

@@ -1,12 +1,14 @@
 """Strict settings: a typo is an error that says what was meant."""
 
+import pickle
 from pathlib import Path
+from typing import Annotated
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from draftsmith.core.config import StrictConfig, parse_config, read_yaml
-from draftsmith.core.errors import ConfigError
+from draftsmith.core.errors import ConfigError, SettingsError
 from tests.unit.builders import assert_explains
 
 
@@ -32,9 +34,9 @@ def test_values_become_settings_and_stay_as_they_are() -> None:
     [
         ({"target": "t", "lokahead": 2}, "there is no setting 'lokahead', did you mean 'lookahead'?"),
         ({"target": "t", "colour": 2}, "there is no setting 'colour'"),
-        ({"target": "t", "lookahead": "many"}, "lookahead: Input should be a valid integer"),
+        ({"target": "t", "lookahead": "many"}, "lookahead should be a valid integer"),
         ({"target": "t", "lookahead": "many"}, "(got 'many')"),
-        ({"target": "t", "inner": {"batch_size": "all"}}, "inner.batch_size: "),
+        ({"target": "t", "inner": {"batch_size": "all"}}, "inner.batch_size should be"),
         ({}, "target is missing"),
         ({"colour": 2, "lookahead": "many"}, "; there is no setting 'colour'"),
     ],
@@ -42,7 +44,23 @@ def test_values_become_settings_and_stay_as_they_are() -> None:
 def test_what_is_wrong_is_named_with_its_value(values: dict[str, object], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(Outer, values, "run.yaml")
-    assert_explains(caught.value, "run.yaml is not a valid Outer", problem, way_out="target, lookahead, inner")
+    assert_explains(caught.value, "run.yaml cannot be used: ", problem, way_out="target, lookahead, inner")
+
+
+def test_what_is_wrong_only_because_of_a_part_is_not_said() -> None:
+    class Several(StrictConfig):
+        sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
+
+    with pytest.raises(SettingsError) as caught:
+        parse_config(Several, {"sizes": (0,)}, "run.yaml")
+    assert caught.value.problems == (("sizes.0", "should be greater than or equal to 1 (got 0)"),)
+
+
+def test_an_error_crosses_a_process_border_whole() -> None:
+    error = SettingsError("run.yaml", (("size", "is missing"), ("", "there is no setting 'colour'")), "correct it")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.where, again.problems) == (str(error), error.where, error.problems)
+    assert str(error).startswith("run.yaml cannot be used: size is missing; there is no setting 'colour'\n")
 
 
 def test_an_unlike_name_gets_no_suggestion() -> None:

@@ -122,7 +122,7 @@ class TestReader:
         write_json(trace / "vocabulary.json", {"model": "target"})
         with pytest.raises(ConfigError) as caught:
             TraceReader(trace).vocabulary()
-        assert_explains(caught.value, f"{trace}/vocabulary.json is not a valid Vocabulary", "tokens", way_out="correct it")
+        assert_explains(caught.value, f"{trace}/vocabulary.json cannot be used", "tokens", way_out="correct it")
 
     def test_a_folder_without_a_trace(self, tmp_path: Path) -> None:
         with pytest.raises(RecordError) as caught:

@@ -11,7 +11,7 @@ from draftsmith.core.checkpoints import model_fingerprint
 from draftsmith.core.config import parse_config
 from draftsmith.core.errors import ConfigError, ModelError
 from draftsmith.core.protocols import Limits, LiveRow, ModelDraft, NgramDraft, Request
-from draftsmith.core.records import Difference, LiveCard, LiveCell
+from draftsmith.core.records import Difference, LiveCard
 from draftsmith.core.sampling import Sampling
 from draftsmith.core.store import Store, read_record, write_json
 from draftsmith.stages.evaluate_live import EvaluateLiveConfig, evaluate_live, first_difference
@@ -197,7 +197,7 @@ class TestOnce:
         plugins.engines["fake"] = FakeEngine(live_row=faithful)
         with pytest.raises(ConfigError) as caught:
             run(settings(), tmp_path)
-        assert_explains(caught.value, f"{cell} is not a valid {LiveCell.__name__}", "tokens_per_step", way_out="correct it")
+        assert_explains(caught.value, f"{cell} cannot be used", "tokens_per_step", way_out="correct it")
 
 
 class TestRefused:

@@ -238,7 +238,7 @@ class TestRefused:
         [
             ({"architecture": LLAMA}, "groups is missing"),
             ({"groups": {"depth": DEPTH}}, "architecture is missing"),
-            ({"architecture": LLAMA, "groups": {}}, "groups: "),
+            ({"architecture": LLAMA, "groups": {}}, "groups should have"),
             ({"architecture": LLAMA, "group": {"depth": DEPTH}}, "did you mean 'groups'?"),
             ({"architecture": LLAMA, "groups": {"depth": [3]}}, "depth"),
         ],
