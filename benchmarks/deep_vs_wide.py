@@ -75,7 +75,7 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     learning = _train(8 if lab.quick else 120, 1e-4, arithmetic)
     by: list[dict[str, Any]] = [{"kind": "depth"}, *([{"kind": "width"}] if name == "deep" else [])]
     if case.learned:
-        by = [{"kind": "l0", "settings": {"text": text, "train": learning, "mask_rate": 0.2, "price_rate": 0.2}}]
+        by = [{"kind": "l0", "settings": {"text": text, "train": learning, "mask_rate": 1.0, "price_rate": 5.0}}]
     common: dict[str, Any] = {"trace": train, "engine": {"dtype": "float32", "threads": 2}, "store": lab.store}
     cut = api.prune(source=case.target, shape=case.shapes[name], pruners=by, **common)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from draftsmith.core.config import StrictConfig, parse_config
 from draftsmith.core.errors import PlanError
 from draftsmith.core.keep_plans import KeepPlan
+from draftsmith.core.log import log
 from draftsmith.core.pruning import PruneJob, TrainingCost
 from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.training.data import TextSource, open_samples, text_identity
@@ -27,6 +28,8 @@ from draftsmith.training.plan import training_cost
 from draftsmith.training.sources import checked, versions
 from draftsmith.training.trained import cut_trained
 
+_FAR = 0.1  # of the gates of an axis, in expectation
+
 
 class L0Settings(StrictConfig):
     """What to train on, how long, and how fast the masks move. `shrink` and `settle` are shares of the steps: until when the
@@ -35,7 +38,7 @@ class L0Settings(StrictConfig):
     text: dict[str, TextSource] = Field(min_length=1)
     train: TrainSettings = TrainSettings()
     mask_rate: float = Field(0.1, gt=0)
-    price_rate: float = Field(0.1, gt=0)
+    price_rate: float = Field(1.0, gt=0)
     shrink: float = Field(0.5, gt=0, le=1)
     settle: float = Field(0.2, ge=0, lt=1)
 
@@ -68,6 +71,12 @@ class L0Task:
         self._noise = self._gates.noise(settings.train.seed, step) if step < settles_at else None
         if self._noise is None:
             self._hooks.masks = Masks.of(self._gates.plan(), self._gates.source).to(self._world.device)
+        if step == settles_at and self._world.rank == 0 and (off := self._gates.too_many()) > _FAR:
+            log.warning(
+                "the masks stand now and had not come to the shape: %.0f%% of an axis is cut at once. More steps help, or a "
+                "higher mask_rate and price_rate (now %g and %g)",
+                100 * off, settings.mask_rate, settings.price_rate,
+            )  # fmt: skip
 
     def prepare(self) -> None:
         if self._noise is not None:
@@ -85,7 +94,7 @@ class L0Task:
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= self._world.size
             self.optimizer.step()
-            self._gates.never_pay()
+            self._gates.stay_within()
         self.optimizer.zero_grad()
         return {"off_shape": self._gates.worst()}
 

@@ -20,6 +20,7 @@ from draftsmith.training.masks import Masks, most
 
 _LOW, _HIGH, _TEMPERATURE = -0.1, 1.1, 2.0 / 3.0
 _OPEN = 3.0  # where log_alpha begins: a gate is open with a chance of 0.99
+_FARTHEST = math.log(100.0)  # beyond, a gate hardly feels anything any more; Sheared-LLaMA's bound
 _EDGE = 1e-6
 
 
@@ -82,16 +83,23 @@ class Gates:
             total = total + (linear * felt + square * off.clamp(min=0.0) ** 2).sum()
         return total
 
-    def never_pay(self) -> None:
-        """Prices that a step has taken below 0 are 0."""
+    def stay_within(self) -> None:
+        """Prices that a step has taken below 0 are 0; and gates stay where a price can still move them."""
         with torch.no_grad():
             for price in self.prices.values():
                 price.clamp_(min=0.0)
+            for alpha in self.log_alphas.values():
+                alpha.clamp_(-_FARTHEST, _FARTHEST)
 
     def worst(self) -> float:
         """How far the expected shape is from the one wanted, as a share of the source, on the axis where it is worst."""
         with torch.no_grad():
             return max(float(off.abs().max()) for off in self._off(1.0).values())
+
+    def too_many(self) -> float:
+        """How many more gates are open in expectation than wanted, as a share of the source; at most 0 if there are none."""
+        with torch.no_grad():
+            return max(float(off.max()) for off in self._off(1.0).values())
 
     def plan(self) -> KeepPlan:
         """Exactly the shape wanted: of every axis the gates that are most open."""
@@ -110,11 +118,14 @@ class Gates:
         return KeepPlan(hidden=most(open_["hidden"], wanted.hidden), layers=tuple(layers))
 
     def _off(self, progress: float) -> dict[str, Tensor]:
+        closed, opened = (chance_open(torch.tensor(bound)) for bound in (-_FARTHEST, _FARTHEST))
         found = {}
         for name, alpha in self.log_alphas.items():
             size = alpha.shape[-1]
             aim = size + progress * (self._targets[name] - size)
-            found[name] = (chance_open(alpha).sum(-1) - aim) / size
+            # Gates at a bound count as closed or open: else many closed ones would together count as one that is not.
+            counted = (chance_open(alpha) - closed) / (opened - closed)
+            found[name] = (counted.sum(-1) - aim) / size
         return found
 
     def _masks(self, values: Mapping[str, Tensor]) -> Masks:

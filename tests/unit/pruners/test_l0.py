@@ -103,6 +103,17 @@ def test_layers_that_do_nothing_go(tmp_path: Path) -> None:
     assert [layer.index for layer in plan.layers] == [0, 2]
 
 
+@pytest.mark.parametrize(("rate", "far"), [(0.01, True), (1.0, False)])
+def test_masks_that_stay_behind_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, rate: float, far: bool) -> None:
+    source = planted(tmp_path / "source", "llama", nothing, layers=4)
+    asked = job(source, tmp_path / "notes", layers=1)
+    with caplog.at_level("WARNING"):
+        registry.load("pruners", "l0").plan(
+            asked, KeepPlan.everything(model_shape(source)), settings(tmp_path, 30, mask_rate=rate, price_rate=rate)
+        )
+    assert ("had not come to the shape" in caplog.text) == far
+
+
 def test_sequences_longer_than_the_model_are_refused(tmp_path: Path) -> None:
     source = planted(tmp_path / "source", "llama", nothing, layers=2)
     asked = job(source, tmp_path / "notes", layers=1)

@@ -1,5 +1,6 @@
 """Gates: chances and draws agree, prices lead to the shape, and the plan is exact whatever the gates say."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -72,7 +73,7 @@ def learn(made: "Gates", steps: int, loss: Callable[[int], "torch.Tensor"]) -> N
         optimizer.zero_grad()
         (loss(step) + made.price(min(1.0, 3 * step / steps))).backward()
         optimizer.step()
-        made.never_pay()
+        made.stay_within()
 
 
 def test_prices_lead_the_gates_to_the_shape() -> None:
@@ -86,6 +87,18 @@ def test_prices_lead_the_gates_to_the_shape() -> None:
     assert made.worst() > 0.4
     learn(made, 300, loss)
     assert made.worst() < 0.05
+
+
+def test_gates_stay_where_a_price_can_move_them() -> None:
+    """However long the loss holds some open, or a price others closed."""
+    made = gates(layers=2)
+
+    def loss(step: int) -> torch.Tensor:
+        return -made.masks(made.noise(0, step)).layers_L[:2].sum()
+
+    learn(made, 200, loss)
+    reached = made.log_alphas["layers"].detach()
+    assert reached.tolist() == pytest.approx([math.log(100)] * 2 + [-math.log(100)] * 2, abs=0.1)
 
 
 def test_gates_that_nothing_needs_are_the_ones_that_close() -> None:
