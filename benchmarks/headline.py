@@ -1,17 +1,19 @@
 """The headline: a forged draft against the deep, thin draft of equal parameters and equal training, live, on both engines."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from benchmarks._drafts import copied
 from benchmarks._evidence import Lab, Result, run
 from benchmarks._forged import TENSOR_PARALLEL, forged
+from benchmarks._live import Group, groups, passed, ratios, speed, spread, there_and_back
 from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
+from draftsmith.core.protocols import EngineConfig
 from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import read_json, write_json
 from draftsmith.core.trace import TraceReader
@@ -20,6 +22,7 @@ LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8)
 BATCHES = (1, 4, 8)
 NEW_TOKENS, PROMPTS = 200, 8  # of each data set
 GOAL, FASTER = 2.11, 1.5
+PLAIN, COMPARED = "plain", ("forged", "deep")
 ENGINES: dict[str, dict[str, Any]] = {
     "transformers": {"kind": "transformers", "dtype": "bfloat16", "threads": 2},
     "vllm": {"kind": "vllm", "dtype": "bfloat16", "threads": 2, "max_model_len": 1280},
@@ -43,7 +46,7 @@ def measure(lab: Lab) -> Result:
         unit="throughput of the forged draft, TinyLlama-1.1B, batch 1, mean over data sets",
         goal="2.11 x the deep, thin draft (+111%), and at least 1.5 x plain decoding on each data set",
         holds=holds,
-        spread="10th to 90th percentile of tokens per step over prompts stands with every cell",
+        spread="10th to 90th percentile over prompts, paired, of the ratios and of tokens per step stand with every cell",
         workload=f"{', '.join(names)}, bf16, {PROMPTS} prompts of the test split of {', '.join(JUDGED)} each, {NEW_TOKENS} new "
         "tokens, each draft at its own best lookahead by a profile of the pair and replay on the probe split; vLLM with tensor "
         "parallel 2 for TinyLlama; stories15M with more positions than it was trained on, since the prompts are longer",
@@ -63,7 +66,7 @@ def _target(lab: Lab, name: str) -> dict[str, Any]:
     assert shapes["deep"].layers >= 4 * shapes["forged"].layers
     assert abs(shapes["deep"].parameters / shapes["forged"].parameters - 1) <= 0.03
     new_tokens = 16 if lab.quick else NEW_TOKENS
-    tests = {dataset: recorded(lab, target, "test", (dataset,), PROMPTS, max_new_tokens=new_tokens) for dataset in JUDGED}
+    trace = recorded(lab, target, "test", JUDGED, PROMPTS, max_new_tokens=new_tokens)
     cells, expected = [], []
     for engine, settings in ENGINES.items():
         served = {**settings, **({"tensor_parallel": TENSOR_PARALLEL[name]} if engine == "vllm" else {})}
@@ -71,18 +74,10 @@ def _target(lab: Lab, name: str) -> dict[str, Any]:
         points = {one: _expected(lab, target, path, served, batches) for one, path in drafts.items()}
         expected += [{"engine": engine, "draft": one, **point} for one, found in points.items() for point in found.values()]
         for batch in batches:
-            for dataset, trace in tests.items():
-                plain = 0.0
-                for one, path in drafts.items():
-                    lookahead = points[one][batch]["lookahead"]
-                    # Plain decoding runs beside each of the two that are compared; the others take the last one before them.
-                    cell = _live(
-                        lab, target, path, trace, {**served, "batch_size": batch}, lookahead, one in ("forged", "deep")
-                    )
-                    plain = cell.setdefault("plain_tokens_per_second", plain)
-                    cell["speedup"] = cell["tokens_per_second"] / plain
-                    cells.append({"engine": engine, "batch": batch, "dataset": dataset, "draft": one, **cell})
-                    print(name, cells[-1], flush=True)
+            lookaheads = {one: points[one][batch]["lookahead"] for one in drafts}
+            found = _cells(lab, target, drafts, lookaheads, trace, EngineConfig(**served, batch_size=batch))
+            cells += [{"engine": engine, "batch": batch, **cell} for cell in found]
+            print(name, engine, batch, found, flush=True)
     return {
         "cells": cells,
         "expected": expected,
@@ -124,41 +119,80 @@ def _expected(
     return found
 
 
-def _live(
-    lab: Lab, target: Path, draft: Path | str, trace: Path, engine: dict[str, Any], lookahead: int, with_plain: bool
-) -> dict[str, Any]:
-    lookaheads = (0, lookahead) if with_plain else (lookahead,)
-    kept = api.evaluate_live(trace=trace, target=target, draft=draft, lookaheads=lookaheads, engine=engine, store=lab.store)
-    cells = {cell.lookahead: cell for cell in kept.record.cells}
-    looping, straight, spread = _without_loops(trace, kept.folder / f"lookahead-{lookahead:02d}.parquet")
-    tokens = cells[lookahead].tokens_per_step
+def _cells(
+    lab: Lab,
+    target: Path,
+    drafts: dict[str, Path | str],
+    lookaheads: dict[str, int],
+    folder: Path,
+    config: EngineConfig,
+) -> list[dict[str, Any]]:
+    """Of every draft and data set. Plain decoding, the forged draft and the deep one run there and back, the others between."""
+    trace = TraceReader(folder)
+    rows = list(trace.rows())
+    passes_kept = replace(lab, cells=lab.store / "cells" / "headline-passes")  # of this machine: nobody else goes on with them
+
+    def run(one: str, way: str) -> list[dict[str, Any]]:
+        draft, lookahead = (None, 0) if one == PLAIN else (drafts[one], lookaheads[one])
+        words = (target.name, folder.name, config.kind, config.batch_size, Path(draft or one).name, lookahead, way)
+        measure = partial(passed, target, draft, lookahead, trace, rows, config)
+        kept: list[dict[str, Any]] = passes_kept.kept("-".join(map(str, words)), measure)
+        return kept
+
+    passes = there_and_back((PLAIN, *COMPARED), run)
+    passes |= {one: [[Group(**group) for group in run(one, "once")]] for one in drafts if one not in COMPARED}
+    loops = [[_distinct(row.output_ids[: row.num_output]) < 0.5 for row in group] for group in groups(rows, config.batch_size)]
+    found = []
+    for dataset in JUDGED:
+        plain = speed(passes[PLAIN], dataset)
+        found.append({"dataset": dataset, "draft": PLAIN, "tokens_per_second": plain})
+        for one in drafts:
+            here = [
+                (group, loop)
+                for groups in passes[one]
+                for group, loop in zip(groups, loops, strict=True)
+                if group.dataset == dataset
+            ]
+            tokens = speed(passes[one], dataset)
+            cell = {
+                "dataset": dataset,
+                "draft": one,
+                "lookahead": lookaheads[one],
+                "tokens_per_second": tokens,
+                "speedup": tokens / plain,
+                **_steps(here),
+                "phase_seconds": {
+                    phase: sum(group.phase_seconds.get(phase, 0.0) for group, _ in here) for phase in here[0][0].phase_seconds
+                },
+                "differing": sum(group.differing for group, _ in here),
+                "busy_groups": sum(group.busy for group, _ in here),
+            }
+            # Steps take as long in a loop as elsewhere, so speed goes with tokens per step.
+            straight, mean = cell["tokens_per_step_without_loops"], cell["tokens_per_step"]
+            cell["tokens_per_second_without_loops"] = None if straight is None or not mean else tokens * straight / mean
+            if one in COMPARED:
+                cell["speedup_of_groups"] = spread(ratios(passes[one], passes[PLAIN], dataset))
+            if one == "forged":
+                cell["against_deep_of_groups"] = spread(ratios(passes["forged"], passes["deep"], dataset))
+            found.append(cell)
+    return found
+
+
+def _steps(here: list[tuple[Group, list[bool]]]) -> dict[str, Any]:
+    """Tokens per step, of all outputs and of those that do not go round in circles (under half of their 4-grams differ)."""
+    rows = [
+        (written, steps, loop)
+        for group, loops in here
+        for written, steps, loop in zip(group.written, group.steps, loops, strict=True)
+    ]
+    straight = [(written, steps) for written, steps, loop in rows if not loop]
+    counted = sum(steps for _, steps in straight)
     return {
-        "lookahead": lookahead,
-        "tokens_per_second": cells[lookahead].speed,
-        **({"plain_tokens_per_second": cells[0].speed} if with_plain else {}),
-        "tokens_per_step": tokens,
-        "tokens_per_step_of_prompts": spread,
-        "phase_seconds": cells[lookahead].phase_seconds,
-        "looping_share": looping,
-        "tokens_per_step_without_loops": straight,
-        # Steps take as long in a loop as elsewhere, so speed goes with tokens per step.
-        "tokens_per_second_without_loops": None
-        if straight is None or not tokens
-        else cells[lookahead].speed * straight / tokens,
-        "differing": len(cells[lookahead].differences),
+        "tokens_per_step": sum(written for written, _, _ in rows) / sum(steps for _, steps, _ in rows),
+        "tokens_per_step_of_prompts": spread([written / steps for written, steps, _ in rows if steps]),
+        "looping_share": float(np.mean([loop for _, _, loop in rows])),
+        "tokens_per_step_without_loops": sum(written for written, _ in straight) / counted if counted else None,
     }
-
-
-def _without_loops(trace: Path, path: Path) -> tuple[float, float | None, list[float]]:
-    """The share of outputs that go round in circles (under half of their 4-grams differ), tokens per step of the rest, and the
-    10th and 90th percentile of tokens per step over all prompts."""
-    rows, live = list(TraceReader(trace).rows()), pq.read_table(path)
-    loops = [_distinct(np.asarray(row.output_ids[: row.num_output])) < 0.5 for row in rows]
-    steps = live["step_tokens"].to_pylist()
-    kept = [one for one, loop in zip(steps, loops, strict=True) if not loop]
-    counted = sum(len(one) for one in kept)
-    spread = np.percentile([sum(one) / len(one) for one in steps if one], [10, 90]).tolist()
-    return float(np.mean(loops)), sum(map(sum, kept)) / counted if counted else None, spread
 
 
 def _distinct(tokens: np.ndarray) -> float:
@@ -189,8 +223,9 @@ def _of(cells: list[dict[str, Any]], engine: str, dataset: str, draft: str) -> d
 
 
 def _ratio(cells: list[dict[str, Any]], engine: str, dataset: str, one: str, other: str) -> float:
-    """By the factors over plain decoding, each measured beside its own."""
-    return float(_of(cells, engine, dataset, one)["speedup"] / _of(cells, engine, dataset, other)["speedup"])
+    return float(
+        _of(cells, engine, dataset, one)["tokens_per_second"] / _of(cells, engine, dataset, other)["tokens_per_second"]
+    )
 
 
 def _mean(values: list[float]) -> float:

@@ -8,11 +8,10 @@ import numpy as np
 
 from benchmarks._evidence import Lab, Result, run
 from benchmarks._forged import forged, learnt_from
+from benchmarks._live import passed, ratios, speed, spread, there_and_back
 from benchmarks._taught import recorded
 from draftsmith import api
-from draftsmith.core import registry
-from draftsmith.core.protocols import EngineConfig, Limits, ModelDraft, Request
-from draftsmith.core.sampling import Sampling
+from draftsmith.core.protocols import EngineConfig
 from draftsmith.core.trace import TraceReader
 
 ROWS = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -56,41 +55,28 @@ def _trimmed(lab: Lab, draft: Path, counted: Path, rows: int) -> Path:
     return kept.folder / "model"
 
 
-def _engine(lab: Lab, target: Path, drafts: dict[int, Path], trace: Path, config: EngineConfig) -> dict[int, Any]:
+def _engine(lab: Lab, target: Path, drafts: dict[int, Path], folder: Path, config: EngineConfig) -> dict[int, Any]:
     """Every draft over every prompt, one draft after the other, there and back."""
-    passes = [(size, way) for way, order in (("there", list(drafts)), ("back", list(drafts)[::-1])) for size in order]
-    runs: dict[int, list[dict[str, Any]]] = {size: [] for size in drafts}
-    for size, way in passes:
-        runs[size] += lab.kept(f"{config.kind}-{size}-{way}", partial(_pass, lab, target, drafts[size], trace, config))
-    speeds = {size: np.array([one["tokens"] / one["seconds"] for one in found]) for size, found in runs.items()}
-    return {
-        size: {
-            "tokens_per_second": float(sum(one["tokens"] for one in found) / sum(one["seconds"] for one in found)),
-            "tokens_per_step": float(sum(one["written"] for one in found) / sum(one["steps"] for one in found)),
-            "speed_ratio": float(np.median(speeds[size] / speeds[_ALL])),
-            "spread": np.percentile(speeds[size] / speeds[_ALL], [10, 90]).tolist(),
+    trace = TraceReader(folder)
+    rows = list(trace.rows())[: 2 if lab.quick else None]
+
+    def run(size: str, way: str) -> list[dict[str, Any]]:
+        measure = partial(passed, target, drafts[int(size)], LOOKAHEAD, trace, rows, config)
+        kept: list[dict[str, Any]] = lab.kept(f"{config.kind}-{size}-{way}", measure)
+        return kept
+
+    passes = there_and_back([str(size) for size in drafts], run)
+    found = {}
+    for size in drafts:
+        groups, against = passes[str(size)], ratios(passes[str(size)], passes[str(_ALL)])
+        found[size] = {
+            "tokens_per_second": speed(groups),
+            "tokens_per_step": sum(sum(one.written) for way in groups for one in way)
+            / sum(sum(one.steps) for way in groups for one in way),
+            "speed_ratio": float(np.median(against)),
+            "spread": spread(against),
+            "busy_groups": sum(one.busy for way in groups for one in way),
         }
-        for size, found in runs.items()
-    }
-
-
-def _pass(lab: Lab, target: Path, draft: Path, trace: Path, config: EngineConfig) -> list[dict[str, Any]]:
-    """One prompt after the other, each as a live run of its own."""
-    rows = list(TraceReader(trace).rows())[: 2 if lab.quick else None]
-    found = []
-    with registry.load("engines", config.kind).live(target, ModelDraft(path=str(draft)), LOOKAHEAD, Sampling(), config) as live:
-        live.run([Request(rows[0].prompt_ids, 0)], Limits(8, ()))  # warm
-        for row in rows:
-            outcome = live.run([Request(row.prompt_ids, 0)], Limits(row.num_output, ()))
-            (one,) = outcome.rows
-            found.append(
-                {
-                    "tokens": outcome.decode_tokens,
-                    "seconds": outcome.decode_seconds,
-                    "written": len(one.output_ids),
-                    "steps": len(one.step_tokens),
-                }
-            )
     return found
 
 
