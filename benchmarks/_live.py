@@ -81,7 +81,7 @@ def there_and_back(names: Sequence[str], run: Callable[[str, str], list[dict[str
 
 def speed(passes: Sequence[Sequence[Group]], dataset: str | None = None) -> float:
     """Tokens per second over all passes."""
-    kept = [one for groups in passes for one in groups if dataset in (None, one.dataset)]
+    kept = [one for way in passes for one in way if dataset in (None, one.dataset)]
     return sum(one.tokens for one in kept) / sum(one.seconds for one in kept)
 
 

@@ -127,7 +127,7 @@ def _cells(
     folder: Path,
     config: EngineConfig,
 ) -> list[dict[str, Any]]:
-    """Of every draft and data set. Plain decoding, the forged draft and the deep one run there and back, the others between."""
+    """Of every draft and data set. Plain decoding, the forged draft and the deep one run there and back, the others once."""
     trace = TraceReader(folder)
     rows = list(trace.rows())
     passes_kept = replace(lab, cells=lab.store / "cells" / "headline-passes")  # of this machine: nobody else goes on with them
@@ -148,10 +148,7 @@ def _cells(
         found.append({"dataset": dataset, "draft": PLAIN, "tokens_per_second": plain})
         for one in drafts:
             here = [
-                (group, loop)
-                for groups in passes[one]
-                for group, loop in zip(groups, loops, strict=True)
-                if group.dataset == dataset
+                (group, loop) for way in passes[one] for group, loop in zip(way, loops, strict=True) if group.dataset == dataset
             ]
             tokens = speed(passes[one], dataset)
             cell = {

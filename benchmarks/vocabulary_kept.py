@@ -68,14 +68,14 @@ def _engine(lab: Lab, target: Path, drafts: dict[int, Path], folder: Path, confi
     passes = there_and_back([str(size) for size in drafts], run)
     found = {}
     for size in drafts:
-        groups, against = passes[str(size)], ratios(passes[str(size)], passes[str(_ALL)])
+        ways, against = passes[str(size)], ratios(passes[str(size)], passes[str(_ALL)])
         found[size] = {
-            "tokens_per_second": speed(groups),
-            "tokens_per_step": sum(sum(one.written) for way in groups for one in way)
-            / sum(sum(one.steps) for way in groups for one in way),
+            "tokens_per_second": speed(ways),
+            "tokens_per_step": sum(sum(one.written) for way in ways for one in way)
+            / sum(sum(one.steps) for way in ways for one in way),
             "speed_ratio": float(np.median(against)),
             "spread": spread(against),
-            "busy_groups": sum(one.busy for way in groups for one in way),
+            "busy_groups": sum(one.busy for way in ways for one in way),
         }
     return found
 
