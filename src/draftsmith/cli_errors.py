@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping
 
-from draftsmith.core.errors import DraftsmithError, SettingsError
+from draftsmith.core.errors import ConfigError, DraftsmithError
 
 _RENAMED = {"hours": "--budget", "wanted_tokens_per_second": "--wanted"}
 
 
 def said(error: DraftsmithError, options: Mapping[str, set[str]]) -> str:
     """What to print of an error; each verb has these options."""
-    if not isinstance(error, SettingsError):
+    if not isinstance(error, ConfigError):
         return str(error)
-    verb = error.where.removeprefix("the settings of ").split()[0]
+    verb, *_ = f"{error.where.removeprefix('the settings of ')} ".split(" ")
     known = options.get(verb)
-    if known is None:  # settings of something within a verb, or a file
+    if known is None:  # one setting, settings of something within a verb, or a file
         return str(error)
-    named = [(option_of(name, known), text) for name, text in error.problems]
+    named = [(option_of(name, known), text) for name, text in error.settings]
     way_out = f"`draftsmith {verb} --help` lists the options" if all(name in known for name, _ in named) else error.way_out
     return f"{verb} cannot run: {'; '.join(f'{name} {text}'.strip() for name, text in named)}\n  What to do: {way_out}"
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from draftsmith.core.errors import ConfigError, SettingsError
+from draftsmith.core.errors import ConfigError
 
 
 class StrictConfig(BaseModel):
@@ -27,8 +27,13 @@ def parse_config(kind: type[ConfigT], values: dict[str, Any], where: str) -> Con
     except ValidationError as error:
         found = error.errors()
         causes = [item for item in found if not any(_holds(item["loc"], other["loc"]) for other in found)]
-        problems = tuple(_explain(kind, dict(item)) for item in causes)
-        raise SettingsError(where, problems, f"correct it; the settings are {', '.join(kind.model_fields)}") from None
+        wrong = tuple(_explain(kind, dict(item)) for item in causes)
+        raise ConfigError(
+            f"{where} cannot be used: " + "; ".join(f"{name} {text}".strip() for name, text in wrong),
+            f"correct it; the settings are {', '.join(kind.model_fields)}",
+            where,
+            wrong,
+        ) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

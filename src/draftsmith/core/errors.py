@@ -1,5 +1,7 @@
 """The errors a user may meet. Each names the thing, its value, and the way out."""
 
+from typing import Any
+
 
 class DraftsmithError(Exception):
     """Base of every error draftsmith raises on purpose; the command line prints it without a traceback."""
@@ -9,25 +11,23 @@ class DraftsmithError(Exception):
         self.problem = problem
         self.way_out = way_out
 
-    def __reduce__(self) -> tuple[type["DraftsmithError"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Errors cross process borders whole: executors send them back from their workers."""
         return type(self), (self.problem, self.way_out)
 
 
 class ConfigError(DraftsmithError):
-    """A setting that does not exist or cannot have this value."""
+    """A setting that does not exist or cannot have this value. Where several were checked together, `where` says which, and
+    `settings` has the dotted name of each wrong one (empty if the text says it) and what is wrong: a caller may name them as
+    its user does."""
 
-
-class SettingsError(ConfigError):
-    """Settings that were checked together. It keeps the name of each, so that a caller may say it as its user does."""
-
-    def __init__(self, where: str, problems: tuple[tuple[str, str], ...], way_out: str) -> None:
-        super().__init__(f"{where} cannot be used: " + "; ".join(" ".join(one).strip() for one in problems), way_out)
+    def __init__(self, problem: str, way_out: str, where: str = "", settings: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(problem, way_out)
         self.where = where
-        self.problems = problems  # the dotted name, empty where the text says it, and what is wrong
+        self.settings = settings
 
-    def __reduce__(self) -> tuple[type["SettingsError"], tuple[str, tuple[tuple[str, str], ...], str]]:  # type: ignore[override]
-        return type(self), (self.where, self.problems, self.way_out)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.way_out, self.where, self.settings)
 
 
 class UnknownPluginError(DraftsmithError):

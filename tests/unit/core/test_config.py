@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from draftsmith.core.config import StrictConfig, parse_config, read_yaml
-from draftsmith.core.errors import ConfigError, SettingsError
+from draftsmith.core.errors import ConfigError
 from tests.unit.builders import assert_explains
 
 
@@ -51,16 +51,18 @@ def test_what_is_wrong_only_because_of_a_part_is_not_said() -> None:
     class Several(StrictConfig):
         sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
 
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse_config(Several, {"sizes": (0,)}, "run.yaml")
-    assert caught.value.problems == (("sizes.0", "should be greater than or equal to 1 (got 0)"),)
+    assert caught.value.settings == (("sizes.0", "should be greater than or equal to 1 (got 0)"),)
 
 
-def test_an_error_crosses_a_process_border_whole() -> None:
-    error = SettingsError("run.yaml", (("size", "is missing"), ("", "there is no setting 'colour'")), "correct it")
-    again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.where, again.problems) == (str(error), error.where, error.problems)
-    assert str(error).startswith("run.yaml cannot be used: size is missing; there is no setting 'colour'\n")
+def test_what_is_wrong_crosses_a_process_border_whole() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Outer, {"colour": 2}, "run.yaml")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.where, again.settings) == ("run.yaml", (("target", "is missing"), ("", "there is no setting 'colour'")))
+    assert str(again) == str(caught.value)
+    assert str(again).startswith("run.yaml cannot be used: target is missing; there is no setting 'colour'\n")
 
 
 def test_an_unlike_name_gets_no_suggestion() -> None:

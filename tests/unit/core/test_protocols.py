@@ -13,14 +13,14 @@ from draftsmith.core.sampling import Sampling
 )
 def test_an_engine_that_cannot_be(values: dict[str, object]) -> None:
     (name,) = values
-    with pytest.raises(ConfigError, match=f"{name}: .*got {values[name]!r}"):
+    with pytest.raises(ConfigError, match=f"{name} should .*got {values[name]!r}"):
         parse_config(EngineConfig, values, "the engine")
 
 
 @pytest.mark.parametrize("values", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"seed": -1}])
 def test_a_sampling_that_cannot_be(values: dict[str, object]) -> None:
     (name,) = values
-    with pytest.raises(ConfigError, match=f"{name}: .*got {values[name]!r}"):
+    with pytest.raises(ConfigError, match=f"{name} should .*got {values[name]!r}"):
         parse_config(Sampling, values, "the sampling")
 
 

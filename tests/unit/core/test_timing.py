@@ -102,7 +102,7 @@ class TestRounds:
     @pytest.mark.parametrize("values", [{"steps": 0}, {"min_rounds": 1}, {"max_rounds": 1}, {"tolerance": 0.0}])
     def test_a_timing_that_cannot_be(self, values: dict[str, float]) -> None:
         (name,) = values
-        with pytest.raises(ConfigError, match=f"{name}: .*got {values[name]!r}"):
+        with pytest.raises(ConfigError, match=f"{name} should .*got {values[name]!r}"):
             parse_config(Timing, values, "the timing")
 
 
