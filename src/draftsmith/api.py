@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from draftsmith.core.config import parse_config
+from draftsmith.core.config import ConfigT, parse_config
 from draftsmith.core.doctor import Diagnosis, diagnose
 from draftsmith.core.records import (
     Design,
@@ -64,7 +64,7 @@ def record_part(worker: tuple[int, int], *, store: str | Path | None = None, **s
     Returns the trace's folder. The trace can be read there once all n parts are done."""
     from draftsmith.stages import record as stage
 
-    config = parse_config(stage.RecordConfig, _plain(settings), "the settings of record")
+    config = _checked(stage.RecordConfig, _plain(settings), "record")
     return stage.record(config, Store(store or default_store()), worker)
 
 
@@ -74,7 +74,7 @@ def evaluate(*, store: str | Path | None = None, **settings: Any) -> Kept[Scorec
     Settings: see [`EvaluateConfig`][draftsmith.stages.evaluate.EvaluateConfig]. `draft` may be a path or "ngram"."""
     from draftsmith.stages import evaluate as stage
 
-    config = parse_config(stage.EvaluateConfig, _with_draft(settings), "the settings of evaluate")
+    config = _checked(stage.EvaluateConfig, _with_draft(settings), "evaluate")
     return _kept(Scorecard, stage.evaluate(config, Store(store or default_store())))
 
 
@@ -84,7 +84,7 @@ def evaluate_live(*, store: str | Path | None = None, **settings: Any) -> Kept[L
     Settings: see [`EvaluateLiveConfig`][draftsmith.stages.evaluate_live.EvaluateLiveConfig]."""
     from draftsmith.stages import evaluate_live as stage
 
-    config = parse_config(stage.EvaluateLiveConfig, _with_draft(settings), "the settings of evaluate --live")
+    config = _checked(stage.EvaluateLiveConfig, _with_draft(settings), "evaluate --live")
     return _kept(LiveCard, stage.evaluate_live(config, Store(store or default_store())))
 
 
@@ -94,7 +94,7 @@ def evaluate_rows(*, store: str | Path | None = None, **settings: Any) -> Kept[R
     Settings: see [`EvaluateRowsConfig`][draftsmith.stages.evaluate_rows.EvaluateRowsConfig]."""
     from draftsmith.stages import evaluate_rows as stage
 
-    config = parse_config(stage.EvaluateRowsConfig, _with_draft(settings), "the settings of evaluate --rows")
+    config = _checked(stage.EvaluateRowsConfig, _with_draft(settings), "evaluate --rows")
     return _kept(RowsCard, stage.evaluate_rows(config, Store(store or default_store())))
 
 
@@ -105,7 +105,7 @@ def profile(*, store: str | Path | None = None, **settings: Any) -> Kept[Profile
     holds only a config.json is a shape, timed with random weights."""
     from draftsmith.stages import profile as stage
 
-    config = parse_config(stage.ProfileConfig, _with_draft(settings), "the settings of profile")
+    config = _checked(stage.ProfileConfig, _with_draft(settings), "profile")
     return _kept(Profile, stage.profile(config, Store(store or default_store())))
 
 
@@ -115,7 +115,7 @@ def profile_shapes(*, store: str | Path | None = None, **settings: Any) -> Kept[
     Settings: see [`ProfileShapesConfig`][draftsmith.stages.profile_shapes.ProfileShapesConfig]."""
     from draftsmith.stages import profile_shapes as stage
 
-    config = parse_config(stage.ProfileShapesConfig, _plain(settings), "the settings of profile --shapes")
+    config = _checked(stage.ProfileShapesConfig, _plain(settings), "profile --shapes")
     return _kept(ShapeProfile, stage.profile_shapes(config, Store(store or default_store())))
 
 
@@ -125,7 +125,7 @@ def prune(*, store: str | Path | None = None, **settings: Any) -> Kept[PrunedChe
     Settings: see [`PruneConfig`][draftsmith.stages.prune.PruneConfig]."""
     from draftsmith.stages import prune as stage
 
-    config = parse_config(stage.PruneConfig, _plain(settings), "the settings of prune")
+    config = _checked(stage.PruneConfig, _plain(settings), "prune")
     return _kept(PrunedCheckpoint, stage.prune(config, Store(store or default_store())))
 
 
@@ -135,7 +135,7 @@ def distill(*, store: str | Path | None = None, **settings: Any) -> Kept[Distill
     Settings: see [`DistillConfig`][draftsmith.stages.distill.DistillConfig]."""
     from draftsmith.stages import distill as stage
 
-    config = parse_config(stage.DistillConfig, _plain(settings), "the settings of distill")
+    config = _checked(stage.DistillConfig, _plain(settings), "distill")
     return _kept(DistilledCheckpoint, stage.distill(config, Store(store or default_store())))
 
 
@@ -145,7 +145,7 @@ def plan_training(*, store: str | Path | None = None, **settings: Any) -> Kept[T
     Settings: see [`PlanTrainingConfig`][draftsmith.stages.plan_training.PlanTrainingConfig]."""
     from draftsmith.stages import plan_training as stage
 
-    config = parse_config(stage.PlanTrainingConfig, _plain(settings), "the settings of prune --plan")
+    config = _checked(stage.PlanTrainingConfig, _plain(settings), "prune --plan")
     return _kept(TrainingPlan, stage.plan_training(config, Store(store or default_store())))
 
 
@@ -155,7 +155,7 @@ def design(*, store: str | Path | None = None, **settings: Any) -> Kept[Design]:
     Settings: see [`DesignConfig`][draftsmith.stages.design.DesignConfig]."""
     from draftsmith.stages import design as stage
 
-    config = parse_config(stage.DesignConfig, _plain(settings), "the settings of design")
+    config = _checked(stage.DesignConfig, _plain(settings), "design")
     return _kept(Design, stage.design(config, Store(store or default_store())))
 
 
@@ -166,7 +166,7 @@ def forge(*, store: str | Path | None = None, **settings: Any) -> Kept[Forged]:
     from draftsmith.forge.ground import ForgeConfig
     from draftsmith.forge.run import forge as run_forge
 
-    config = parse_config(ForgeConfig, _plain(settings), "the settings of forge")
+    config = _checked(ForgeConfig, _plain(settings), "forge")
     return _kept(Forged, run_forge(config, Store(store or default_store())))
 
 
@@ -176,7 +176,7 @@ def predict(*, store: str | Path | None = None, **settings: Any) -> Kept[Predict
     Settings: see [`PredictConfig`][draftsmith.stages.predict.PredictConfig]."""
     from draftsmith.stages import predict as stage
 
-    config = parse_config(stage.PredictConfig, _plain(settings), "the settings of predict")
+    config = _checked(stage.PredictConfig, _plain(settings), "predict")
     return _kept(Prediction, stage.predict(config, Store(store or default_store())))
 
 
@@ -256,6 +256,11 @@ def doctor() -> Diagnosis:
 
 def _kept(kind: type[RecordT], folder: Path) -> Kept[RecordT]:
     return Kept(read_record(kind, folder), folder)
+
+
+def _checked(kind: type[ConfigT], settings: dict[str, Any], verb: str) -> ConfigT:
+    """The settings of a verb, which may be followed by the option that makes it another one: `evaluate --live`."""
+    return parse_config(kind, settings, f"the settings of {verb}", verb.split()[0])
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

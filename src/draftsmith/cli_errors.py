@@ -11,9 +11,8 @@ def said(error: DraftsmithError, options: Mapping[str, set[str]]) -> str:
     """What to print of an error; each verb has these options."""
     if not isinstance(error, ConfigError):
         return str(error)
-    verb, *_ = f"{error.where.removeprefix('the settings of ')} ".split(" ")
-    known = options.get(verb)
-    if known is None:  # one setting, settings of something within a verb, or a file
+    verb, known = error.verb, options.get(error.verb)
+    if known is None or not error.settings:  # one setting, settings of something within a verb, or a file
         return str(error)
     named = [(option_of(name, known), text) for name, text in error.settings]
     way_out = f"`draftsmith {verb} --help` lists the options" if all(name in known for name, _ in named) else error.way_out

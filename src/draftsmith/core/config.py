@@ -20,8 +20,9 @@ class StrictConfig(BaseModel):
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
-def parse_config(kind: type[ConfigT], values: dict[str, Any], where: str) -> ConfigT:
-    """Build `kind` from plain values; `where` says in the error message what the user should edit."""
+def parse_config(kind: type[ConfigT], values: dict[str, Any], where: str, verb: str = "") -> ConfigT:
+    """Build `kind` from plain values; `where` says in the error message what the user should edit, `verb` whose settings all
+    of them are."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -31,7 +32,7 @@ def parse_config(kind: type[ConfigT], values: dict[str, Any], where: str) -> Con
         raise ConfigError(
             f"{where} cannot be used: " + "; ".join(f"{name} {text}".strip() for name, text in wrong),
             f"correct it; the settings are {', '.join(kind.model_fields)}",
-            where,
+            verb,
             wrong,
         ) from None
 

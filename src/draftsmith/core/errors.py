@@ -17,17 +17,17 @@ class DraftsmithError(Exception):
 
 
 class ConfigError(DraftsmithError):
-    """A setting that does not exist or cannot have this value. Where several were checked together, `where` says which, and
-    `settings` has the dotted name of each wrong one (empty if the text says it) and what is wrong: a caller may name them as
-    its user does."""
+    """A setting that does not exist or cannot have this value. Where several were checked together, `settings` has the dotted
+    name of each wrong one (empty if the text says it) and what is wrong, and `verb` whose they are, if they are a verb's: a
+    caller may name them as its user does."""
 
-    def __init__(self, problem: str, way_out: str, where: str = "", settings: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(self, problem: str, way_out: str, verb: str = "", settings: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(problem, way_out)
-        self.where = where
+        self.verb = verb
         self.settings = settings
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problem, self.way_out, self.where, self.settings)
+        return type(self), (self.problem, self.way_out, self.verb, self.settings)
 
 
 class UnknownPluginError(DraftsmithError):

@@ -57,7 +57,7 @@ def distill(config: DistillConfig, store: Store) -> Path:
         "student": fingerprint,
         "trace": trace.record.fingerprint,
         "held_out": [held_out, config.check_every],
-        "settings": distiller.identity(settings),
+        "settings": _identity(distiller, settings),
     }
     run = store.run("distilled", inputs)
     if run.is_current:
@@ -111,6 +111,14 @@ def _settings(config: DistillConfig, trace: Path) -> dict[str, Any]:
         mode="json", include={"loss", "teacher", "method", "lookahead", "on_policy_every", "held_out", "check_every", "train"}
     )
     return {**own, "text": {"trace": {"path": str(trace)}, **config.text}}
+
+
+def _identity(distiller: Pruner, settings: dict[str, Any]) -> dict[str, Any]:
+    """What the outcome depends on. Settings that only the distiller can check are this verb's to its user."""
+    try:
+        return distiller.identity(settings)
+    except ConfigError as error:
+        raise ConfigError(error.problem, error.way_out, "distill", error.settings) from None
 
 
 def _curve(path: Path) -> tuple[LearningPoint, ...]:

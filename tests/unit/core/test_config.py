@@ -58,9 +58,9 @@ def test_what_is_wrong_only_because_of_a_part_is_not_said() -> None:
 
 def test_what_is_wrong_crosses_a_process_border_whole() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_config(Outer, {"colour": 2}, "run.yaml")
+        parse_config(Outer, {"colour": 2}, "run.yaml", "record")
     again = pickle.loads(pickle.dumps(caught.value))
-    assert (again.where, again.settings) == ("run.yaml", (("target", "is missing"), ("", "there is no setting 'colour'")))
+    assert (again.verb, again.settings) == ("record", (("target", "is missing"), ("", "there is no setting 'colour'")))
     assert str(again) == str(caught.value)
     assert str(again).startswith("run.yaml cannot be used: target is missing; there is no setting 'colour'\n")
 

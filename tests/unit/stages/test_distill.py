@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from draftsmith import api
-from draftsmith.cli import app
+from draftsmith.cli import app, options
+from draftsmith.cli_errors import said
 from draftsmith.core.errors import ConfigError, DataError, TrainingError
 from tests.tiny import near_copy, tiny_llama
 
@@ -160,6 +161,15 @@ def test_what_cannot_teach_is_refused(student: Path, traces: dict[str, Path], st
         distilled(student, traces, store, held_out=traces["train"])
     with pytest.raises(ConfigError, match="a text is named `trace`"):
         distilled(student, traces, store, text={"trace": {"path": str(traces["train"])}})
+
+
+def test_settings_that_only_training_knows_are_those_of_the_verb(student: Path, traces: dict[str, Path], store: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        distilled(student, traces, store, train={**FAST, "steps": 0})
+    assert said(caught.value, options()).startswith("distill cannot run: --steps should be greater than or equal to 1")
+    with pytest.raises(ConfigError) as caught:
+        distilled(student, traces, store, loss="kl")
+    assert said(caught.value, options()) == str(caught.value)
 
 
 def test_a_run_that_goes_astray_says_so(student: Path, traces: dict[str, Path], store: Path) -> None:
