@@ -19,10 +19,10 @@ SIZES = ((32_000, 1_024), (32_000, 8_192), (128_000, 1_024), (128_000, 8_192))
 
 def measure(lab: Lab) -> Result:
     """Tokens per second of both, in turn; where both end; and the peak of the loss by vocabulary and tokens."""
-    taught = lessons(lab, lab.smollm2, 400)
+    taught = lessons(lab, lab.smollm2, 200)
     cut = shallow_cut(lab, lab.smollm2, LAYERS, taught["trace"])
     kinds = {"recorded": None, "asked": lab.smollm2}
-    rounds, steps, long = (1, 3, 4) if lab.quick else (5, 8, 100)
+    rounds, steps, long = (1, 3, 4) if lab.quick else (5, 4, 50)
 
     def made(teacher: Path | None, steps: int, seed: int) -> Any:
         train = training(lab, steps, 3e-4, seed=seed)

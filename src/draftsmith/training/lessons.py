@@ -1,16 +1,16 @@
 """What a step teaches: samples go through the student, and a loss compares what it says with what the target does.
 
-The output head is applied to a chunk of places at a time, and again for the gradient, so that no more logits than those of a
-chunk are ever held, whatever the vocabulary and however many tokens a step has."""
+The output head is applied to a chunk of places at a time, and its gradient is taken at once, so that no more logits than those
+of a chunk are ever held and none are computed twice, whatever the vocabulary and however many tokens a step has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.func import functional_call
 
 from draftsmith.core.sampling import DraftMethod
 from draftsmith.theory.gains import step_gains
@@ -75,12 +75,12 @@ def summed_loss(
     weigh: Callable[[Tensor, Batch], Tensor] | None = None,
 ) -> Tensor:
     """A loss over all places of a batch; `weigh` makes weights from the log-probabilities of the emitted tokens."""
-    hidden_PH = hidden_at(model, batch)
+    hidden_PH, head = hidden_at(model, batch), model.get_output_embeddings()
     with torch.no_grad():
         teacher_PH = None if teacher is None else hidden_at(teacher, batch)
 
-    def said(hidden_NH: Tensor, part: slice) -> Views:
-        logits_NV, wanted_N = model.get_output_embeddings()(hidden_NH), batch.wanted_P[part]
+    def said(hidden_NH: Tensor, part: slice, weights: Mapping[str, Tensor]) -> Views:
+        logits_NV, wanted_N = functional_call(head, dict(weights), (hidden_NH,)), batch.wanted_P[part]
         if teacher_PH is not None:
             with torch.no_grad():
                 teacher_NV = teacher.get_output_embeddings()(teacher_PH[part])
@@ -91,13 +91,40 @@ def summed_loss(
 
     size = max(1, LOGITS // model.config.get_text_config().vocab_size)
     chunks = [slice(low, low + size) for low in range(0, len(batch.asked_P), size)]
-    weights_P = None
+    weights_of_head = dict(head.named_parameters())
+    gains_P = None
     if weigh is not None:
         with torch.no_grad():
-            weights_P = weigh(torch.cat([said(hidden_PH[part], part).log_q_N for part in chunks]), batch)
+            gains_P = weigh(torch.cat([said(hidden_PH[part], part, weights_of_head).log_q_N for part in chunks]), batch)
 
-    def summed(hidden_NH: Tensor, part: slice) -> Tensor:
-        loss_N = LOSSES[loss_name](said(hidden_NH, part))
-        return (loss_N if weights_P is None else loss_N * weights_P[part]).sum()
+    def summed(hidden_NH: Tensor, part: slice, weights: Sequence[Tensor]) -> Tensor:
+        loss_N = LOSSES[loss_name](said(hidden_NH, part, dict(zip(weights_of_head, weights, strict=True))))
+        return (loss_N if gains_P is None else loss_N * gains_P[part]).sum()
 
-    return torch.stack([checkpoint(summed, hidden_PH[part], part, use_reentrant=False) for part in chunks]).sum()
+    total: Tensor = _InChunks.apply(summed, chunks, hidden_PH, *weights_of_head.values())
+    return total
+
+
+class _InChunks(torch.autograd.Function):  # type: ignore[misc]
+    """A sum over chunks of places. What it is computed from is let go chunk by chunk; its gradients are all that is kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, summed: Callable[..., Tensor], chunks: Sequence[slice], hidden_PH: Tensor, *weights: Tensor
+    ) -> Tensor:
+        slope_PH, slopes = torch.zeros_like(hidden_PH), [torch.zeros_like(weight) for weight in weights]
+        total = torch.zeros((), device=hidden_PH.device)
+        for part in chunks:
+            hidden_NH, *own = (one.detach().requires_grad_() for one in (hidden_PH[part], *weights))
+            with torch.enable_grad():
+                value = summed(hidden_NH, part, own)
+            slope_PH[part], *more = torch.autograd.grad(value, (hidden_NH, *own))
+            for slope, found in zip(slopes, more, strict=True):
+                slope += found
+            total += value.detach()
+        ctx.save_for_backward(slope_PH, *slopes)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(one * slope for one in ctx.saved_tensors)

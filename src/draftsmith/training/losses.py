@@ -8,6 +8,7 @@ with chance 1 - p(argmax q)."""
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,17 +41,36 @@ def views(
     top_log_p_NK: Tensor | None = None,
 ) -> Views:
     """Of a student's logits, beside a teacher's or what was recorded of it."""
-    log_q_NV = logits_NV.float().log_softmax(dim=-1)
-    log_q_N = log_q_NV.gather(1, wanted_N[:, None])[:, 0]
     if teacher_logits_NV is not None:
+        log_q_NV = logits_NV.float().log_softmax(dim=-1)
+        log_q_N = log_q_NV.gather(1, wanted_N[:, None])[:, 0]
         rows = min(log_q_NV.shape[1], teacher_logits_NV.shape[1])  # the one may be padded further than the other
         return Views(log_q_N, teacher_logits_NV[:, :rows].float().log_softmax(dim=-1), log_q_NV[:, :rows])
     if top_ids_NK is None or top_log_p_NK is None:
-        return Views(log_q_N)
-    log_q_NK = log_q_NV.gather(1, top_ids_NK)
+        return Views(_LogProbabilities.apply(logits_NV, wanted_N[:, None])[:, 0])
+    log_q_NM: Tensor = _LogProbabilities.apply(logits_NV, torch.cat([wanted_N[:, None], top_ids_NK], dim=1))
+    log_q_N, log_q_NK = log_q_NM[:, 0], log_q_NM[:, 1:]
     # A sampler that cut the tail off left tokens without any probability: as good as none must do, for logarithms.
     recorded_NK = top_log_p_NK.clamp_min(math.log(_LEAST))
     return Views(log_q_N, _with_others(recorded_NK), _with_others(log_q_NK), others_last=True)
+
+
+class _LogProbabilities(torch.autograd.Function):  # type: ignore[misc]
+    """Of M tokens at each of N places. PyTorch's own gradient would fill several arrays as wide as the vocabulary; one will
+    do."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, ids_NM: Tensor) -> Tensor:
+        log_q_NV = logits_NV.float().log_softmax(dim=-1)
+        ctx.save_for_backward(log_q_NV, ids_NM)
+        ctx.dtype = logits_NV.dtype
+        return log_q_NV.gather(1, ids_NM)
+
+    @staticmethod
+    def backward(ctx: Any, slope_NM: Tensor) -> tuple[Tensor, None]:
+        log_q_NV, ids_NM = ctx.saved_tensors
+        slope_NV = log_q_NV.exp_().mul_(-slope_NM.sum(dim=1, keepdim=True)).scatter_add_(1, ids_NM, slope_NM)
+        return slope_NV.to(ctx.dtype), None
 
 
 def _with_others(log_NK: Tensor) -> Tensor:

@@ -124,7 +124,10 @@ def test_text_is_predicted_as_transformers_does(tmp_path: Path) -> None:
     batch = collate([domain.sample(at) for at in range(3)], CPU)
     assert batch.mask_B1SS is None
     theirs = model(input_ids=batch.tokens_BS, labels=batch.tokens_BS).loss
-    torch.testing.assert_close(summed_loss(model, batch) / len(batch.asked_P), theirs)
+    ours = summed_loss(model, batch) / len(batch.asked_P)
+    torch.testing.assert_close(ours, theirs)
+    for one, other in zip(*(torch.autograd.grad(loss, list(model.parameters())) for loss in (ours, theirs)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
 
 def test_text_and_recorded_rows_may_be_in_one_batch(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from draftsmith.training.losses import LOSSES, argmax_miss, forward_kl, reverse_kl, total_variation, views
+from draftsmith.training.losses import LOSSES, Views, argmax_miss, forward_kl, reverse_kl, total_variation, views
 
 DIVERGENCES = ("forward_kl", "reverse_kl", "jensen_shannon", "total_variation")
 
@@ -52,6 +52,25 @@ def test_a_sampler_that_cut_the_tail_off_leaves_a_number(name: str) -> None:
     teacher[:, 2:] = -torch.inf
     found = LOSSES[name](beside(logits(0), teacher, 4))
     assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", *DIVERGENCES])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_a_few_tokens_is_pytorchs_own(name: str, dtype: "torch.dtype") -> None:
+    teacher = logits(1)
+    top = teacher.log_softmax(-1).topk(4)
+    ours, theirs = (logits(0).to(dtype).requires_grad_() for _ in range(2))
+    LOSSES[name](beside(ours, teacher, 4)).sum().backward()
+    log_q = theirs.float().log_softmax(-1)
+    log_q_few = log_q.gather(1, top.indices)
+    expected = LOSSES[name](Views(log_q[:, 0], with_others(top.values), with_others(log_q_few), others_last=True))
+    expected.sum().backward()
+    assert ours.grad.dtype == dtype
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def with_others(log_few: "torch.Tensor") -> "torch.Tensor":
+    return torch.cat([log_few, (1.0 - log_few.exp().sum(-1, keepdim=True)).log()], dim=-1)
 
 
 def test_a_certain_draft_misses_what_the_target_does_not_write() -> None:
