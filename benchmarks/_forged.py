@@ -15,7 +15,7 @@ from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
 from draftsmith.forge.contest import DEEP, OURS
 
-HOURS = {"tinyllama": 1.6, "smollm2": 0.9}
+HOURS = {"tinyllama": 1.0, "smollm2": 0.9}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
 _ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 32}
 _PROMPTS = {"tinyllama": 150, "smollm2": 400}
