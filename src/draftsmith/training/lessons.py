@@ -112,17 +112,16 @@ class _InChunks(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, summed: Callable[..., Tensor], chunks: Sequence[slice], hidden_PH: Tensor, *weights: Tensor
     ) -> Tensor:
-        slope_PH, slopes = torch.zeros_like(hidden_PH), [torch.zeros_like(weight) for weight in weights]
+        slope_PH, own = torch.zeros_like(hidden_PH), [weight.detach().requires_grad_() for weight in weights]
         total = torch.zeros((), device=hidden_PH.device)
         for part in chunks:
-            hidden_NH, *own = (one.detach().requires_grad_() for one in (hidden_PH[part], *weights))
+            hidden_NH = hidden_PH[part].detach().requires_grad_()
             with torch.enable_grad():
                 value = summed(hidden_NH, part, own)
-            slope_PH[part], *more = torch.autograd.grad(value, (hidden_NH, *own))
-            for slope, found in zip(slopes, more, strict=True):
-                slope += found
+            value.backward()
+            slope_PH[part] = hidden_NH.grad
             total += value.detach()
-        ctx.save_for_backward(slope_PH, *slopes)
+        ctx.save_for_backward(slope_PH, *(weight.grad for weight in own))
         return total
 
     @staticmethod
