@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._evidence import Lab, Result, run
+from benchmarks._rounded import bfloat16_units
 from draftsmith import api
 from draftsmith.core.families import cut_config, family_of
 from draftsmith.core.provenance import machine
@@ -86,11 +87,13 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     if case.learned:
         by = [{"kind": "l0", "settings": {"text": text, "train": learning, "mask_rate": 1.0, "price_rate": 5.0}}]
     common: dict[str, Any] = {"trace": train, "engine": {"dtype": case.reads, "threads": 2}, "store": lab.store}
-    cut = api.prune(source=case.target, shape=case.shapes[name], pruners=by, **common)
+    with bfloat16_units():
+        cut = api.prune(source=case.target, shape=case.shapes[name], pruners=by, **common)
 
     def recovered(steps: int, rate: float) -> Any:
         distill = {"kind": "distill", "settings": {"text": text, "train": _train(steps, rate, arithmetic)}}
-        return api.prune(source=cut.folder / "model", shape={}, pruners=[distill], **common)
+        with bfloat16_units():
+            return api.prune(source=cut.folder / "model", shape={}, pruners=[distill], **common)
 
     def searched(rate: float) -> float:
         return _last_loss(recovered(max(2, case.steps // 10), rate).folder)
