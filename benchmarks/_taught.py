@@ -1,4 +1,4 @@
-"""What drafts of the lab are taught from and cut to: recorded output of a target over the train prompts of all data sets."""
+"""What drafts of the lab are taught from: recorded output of a target over the train prompts of all data sets."""
 
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,6 @@ def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
         mmlu = recorded(lab, target, "train", ("mmlu",), max(1, num_prompts // 5), **more)
         found["text"] = {"mmlu": {"path": str(mmlu), "weight": 0.15}}
     return found
-
-
-def shallow_cut(lab: Lab, target: Path, layers: int, trace: Path) -> Path:
-    """The target with so many of its layers, without training."""
-    engine = {"dtype": "float32", "threads": 2}
-    return api.prune(source=target, trace=trace, shape={"layers": layers}, engine=engine, store=lab.store).folder / "model"
 
 
 def training(lab: Lab, steps: int, rate: float, **more: Any) -> dict[str, Any]:

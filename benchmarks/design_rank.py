@@ -132,7 +132,7 @@ class _Study:
 
     def _trained(self, sizes: dict[str, int]) -> dict[str, Any]:
         target, store, taught = self._lab.smollm2, self._lab.store, self._taught
-        engine = {"dtype": "bfloat16", "threads": 2}
+        engine = {"dtype": "float32", "threads": 2}
         cut = api.prune(source=target, trace=taught["trace"], shape=sizes, engine=engine, store=store)
         train = training(self._lab, self._steps, RATE)
         made = api.distill(student=cut.folder / "model", **taught, check_every=10**6, train=train, store=store)
