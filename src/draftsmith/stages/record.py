@@ -51,6 +51,11 @@ def record(config: RecordConfig, store: Store, worker: tuple[int, int] = (0, 1))
     if run.is_current:
         log.info("already recorded: %s", run.path)
         return run.path
+    if config.engine.batch_size > config.shard_size:
+        log.warning(
+            "a batch ends with its shard: --shard-size %d leaves %d rows of --batch-size %d",
+            *(config.shard_size, config.shard_size, config.engine.batch_size),
+        )
     began = time.monotonic()
     engine: Engine = registry.load("engines", config.engine.kind)
     run.begin(engine.versions())

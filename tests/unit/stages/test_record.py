@@ -237,6 +237,14 @@ class TestWhichPrompts:
         record(config(target, num_prompts=9), Store(tmp_path))
         assert "fake has only 7 of the 9 prompts asked for" in caplog.text
 
+    def test_batches_cut_short_by_their_shards_are_said(
+        self, tmp_path: Path, target: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        record(config(target, engine={"kind": "fake", "batch_size": 3}), Store(tmp_path))
+        assert not caplog.text
+        record(config(target, engine={"kind": "fake", "batch_size": 4}), Store(tmp_path))
+        assert "--shard-size 3 leaves 3 rows of --batch-size 4" in caplog.text
+
     def test_long_prompts_are_left_out_and_that_is_said(
         self, tmp_path: Path, target: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
     ) -> None:
