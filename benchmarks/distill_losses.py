@@ -12,7 +12,7 @@ from draftsmith.figures.learning import learning
 from draftsmith.figures.save import save_chart
 
 LOSSES = (
-    "cross_entropy", "forward_kl", "reverse_kl", "jensen_shannon", "total_variation", "argmax_miss", "acceptance_length",
+    "forward_kl", "cross_entropy", "reverse_kl", "jensen_shannon", "total_variation", "argmax_miss", "acceptance_length",
 )  # fmt: skip
 RATES = (3e-4, 1e-3)  # for every loss, the better one counts
 LAYERS, LOOKAHEAD = 5, 5

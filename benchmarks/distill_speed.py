@@ -19,6 +19,12 @@ LAYERS = 5
 ENGINE = {"kind": "transformers", "dtype": "bfloat16", "threads": 2}
 SIZES = ((32_000, 1_024), (32_000, 8_192), (128_000, 1_024), (128_000, 8_192))
 
+_LIMITS = (
+    "after the same tokens the two accept alike but do not give the recorded text the same chance: the 16 most likely tokens "
+    "and all others as one may say less than the whole distribution, or it is chance of training, which other seeds would "
+    "tell and were not tried"
+)
+
 
 def measure(lab: Lab) -> Result:
     """Tokens per second of both, in turn; where both end; and the peak of the loss by vocabulary and tokens."""
@@ -50,40 +56,41 @@ def measure(lab: Lab) -> Result:
     ratio = float(np.median(ratios))
     apart = reached["recorded"].tokens_per_step - reached["asked"].tokens_per_step
     error = float(np.linalg.norm([point.tokens_per_step_error or 0.0 for point in reached.values()]))
-    losses = {name: _cross_entropy(taught["held_out"], card.folder) for name, card in cards.items()}
-    loss_apart = losses["recorded"][0] - losses["asked"][0]
-    loss_error = float(np.linalg.norm([error for _, error in losses.values()]))
+    losses = {name: _loss_by_prompt(taught["held_out"], card.folder) for name, card in cards.items()}
+    tokens = np.array([row.num_output for row in TraceReader(taught["held_out"]).rows()])
+    entropies = {name: float(loss.sum() / tokens.sum()) for name, loss in losses.items()}
+    loss_apart = entropies["recorded"] - entropies["asked"]
+    loss_error = float(np.linalg.norm(losses["recorded"] - losses["asked"] - loss_apart * tokens) / tokens.sum())
+    same = abs(apart) <= 2 * error and abs(loss_apart) <= 2 * loss_error
     return Result(
         claim="Training on recorded output, without a teacher in the loop, is faster and ends in the same place",
         value=f"{ratio:.2f} x the tokens per second; tokens per step differ by {apart:+.3f} ± {error:.3f}, cross-entropy by "
         f"{loss_apart:+.3f} ± {loss_error:.3f}; memory of 32 x the logits: {flat:.2f} x",
         unit="",
         goal="at least 2 x, for the same result within noise; memory flat in vocabulary x tokens",
-        holds=ratio >= 2 and abs(apart) <= 2 * error and abs(loss_apart) <= 2 * loss_error and flat <= 2,
-        spread=f"ratios {min(ratios):.2f} to {max(ratios):.2f}",
+        holds=ratio >= 2 and same and flat <= 2,
+        spread=f"ratios {min(ratios):.2f} to {max(ratios):.2f}; errors are over prompts, that of cross-entropy paired",
         workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers, forward KL over its 16 most likely tokens or all, {rounds} "
         f"rounds of {steps} steps of 16 x 512 tokens, in turn, {lab.arithmetic()}; tokens per step and cross-entropy after "
         f"{long} steps, on held-out prompts",
         details={
             "tokens_per_second": speeds,
             "tokens_per_step": {name: point.model_dump() for name, point in reached.items()},
-            "held-out cross-entropy, and its error": losses,
+            "held-out cross-entropy": entropies,
             "loss_peak_bytes": memory,
+            **({} if same else {"what_limits_it": _LIMITS}),
         },
     )
 
 
-def _cross_entropy(held_out: Path, card: Path) -> tuple[float, float]:
-    """Of the recorded tokens by a draft, per token, and its standard error over prompts."""
-    trace = TraceReader(held_out)
-    sums, counts = [], []
+def _loss_by_prompt(held_out: Path, card: Path) -> np.ndarray:
+    """The cross-entropy of what was recorded by a draft, summed over each prompt's output."""
+    trace, found = TraceReader(held_out), []
     for shard in range(len(trace.record.shards)):
         rows = trace.shard(shard)
         for row, score in zip(rows, read_scores(scores_path(card, shard), rows), strict=True):
-            sums.append(-float(score.logprobs[: row.num_output].sum()))
-            counts.append(row.num_output)
-    mean = sum(sums) / sum(counts)
-    return mean, float(np.linalg.norm(np.array(sums) - mean * np.array(counts))) / sum(counts)
+            found.append(-float(score.logprobs[: row.num_output].sum()))
+    return np.array(found)
 
 
 def _tokens_per_second(folder: Path) -> float:
