@@ -33,7 +33,7 @@ def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
     """What `distill` takes: traces to learn from, with the target's most likely tokens, and one to look at meanwhile. What is
     learnt and cut by is so in float32: cells are carried, and bf16 rounds differently from processor to processor."""
     engine = {"kind": "transformers", "dtype": "float32", "threads": 2, "batch_size": 128}
-    more: dict[str, Any] = {"engine": engine, "top_logprobs": _KEPT}
+    more: dict[str, Any] = {"engine": engine, "top_logprobs": _KEPT, "shard_size": engine["batch_size"]}
     train = recorded(lab, target, "train", SHORT, num_prompts, max_prompt_tokens=400, **more)
     found: dict[str, Any] = {"trace": train, "held_out": recorded(lab, target, "probe", JUDGED, 16)}
     if not lab.quick:  # five examples a question: long prompts, which take their time
