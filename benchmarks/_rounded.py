@@ -1,8 +1,8 @@
 """bfloat16 as processors multiply it that have units for it, on one that has none and would take four times as long: exact
 products of rounded numbers, added up in float32 and rounded once."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,14 +13,9 @@ from torch.overrides import TorchFunctionMode
 from draftsmith.core.provenance import has_bf16_units
 
 
-@contextmanager
-def bfloat16_units() -> Iterator[None]:
+def bfloat16_units() -> AbstractContextManager[Any]:
     """Training in bfloat16 within this does as a processor with units for it does."""
-    if has_bf16_units() is False:
-        with _Rounded():
-            yield
-    else:
-        yield
+    return _Rounded() if has_bf16_units() is False else nullcontext()
 
 
 class _Rounded(TorchFunctionMode):  # type: ignore[misc]

@@ -1,6 +1,9 @@
 """Products in bfloat16 on a processor without units for it: as exact as with them, forward and backward."""
 
-import torch
+import pytest
+
+torch = pytest.importorskip("torch")
+
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from benchmarks._rounded import _Rounded
@@ -8,7 +11,7 @@ from benchmarks._rounded import _Rounded
 _STEP = 2**-8  # of a bfloat16 number to the next
 
 
-def _numbers(*shape: int) -> torch.Tensor:
+def _numbers(*shape: int) -> "torch.Tensor":
     return torch.randn(shape, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(len(shape))).requires_grad_()
 
 
