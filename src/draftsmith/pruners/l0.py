@@ -25,7 +25,7 @@ from draftsmith.training.masks import MaskHooks, Masks
 from draftsmith.training.mesh import World, load_sharded, world
 from draftsmith.training.notes import TrainingNotes
 from draftsmith.training.plan import training_cost
-from draftsmith.training.sources import checked, versions
+from draftsmith.training.sources import Source, checked, versions
 from draftsmith.training.trained import cut_trained
 
 _FAR = 0.1  # of the gates of an axis, in expectation
@@ -52,8 +52,9 @@ class L0Settings(StrictConfig):
 class L0Task:
     """Gates, their prices, and the masks that a step uses."""
 
-    def __init__(self, gates: Gates, hooks: MaskHooks, settings: L0Settings, passes: int, world: World) -> None:
-        self._gates, self._hooks, self._settings, self._passes, self._world = gates, hooks, settings, passes, world
+    def __init__(self, source: Source, gates: Gates, hooks: MaskHooks, settings: L0Settings, passes: int, world: World) -> None:
+        self._source, self._gates, self._hooks = source, gates, hooks
+        self._settings, self._passes, self._world = settings, passes, world
         self.parameters: dict[str, nn.Parameter] = {**gates.log_alphas, **gates.prices}
         self.optimizer = torch.optim.AdamW(
             [
@@ -63,14 +64,17 @@ class L0Task:
             weight_decay=0.0,
         )
         self._noise: dict[str, Tensor] | None = None
-        self._step = 0
+        self._step, self._stand = 0, False
 
     def begin(self, step: int) -> None:
         settings = self._settings
         self._step, settles_at = step, round(settings.train.steps * (1 - settings.settle))
         self._noise = self._gates.noise(settings.train.seed, step) if step < settles_at else None
-        if self._noise is None:
-            self._hooks.masks = Masks.of(self._gates.plan(), self._gates.source).to(self._world.device)
+        if self._noise is None and not self._stand:
+            plan, self._stand = self._gates.plan(), True
+            self._hooks.masks = Masks.of(plan, self._gates.source).to(self._world.device)
+            layers = list(self._source.layers)  # those that go would be computed for nothing
+            self._source.layers = nn.ModuleList(layers[layer.index] for layer in plan.layers)
         if step == settles_at and self._world.rank == 0 and (off := self._gates.too_many()) > _FAR:
             log.warning(
                 "the masks stand now and had not come to the shape: %.0f%% of an axis is cut at once. More steps help, or a "
@@ -119,13 +123,13 @@ class _L0:
             raise PlanError("l0 chooses from the whole source", "let it come first, or leave the pruners before it out")
         run = asked.train
         checkpoint = checked(job, run.length)
-        with world() as ranks:
+        with world(job.engine.threads) as ranks:
             share, size = shares(run, ranks.size)
             samples = open_samples(asked.text, checkpoint, job.unfinished / "tokens", run.length, run.seed, ranks)
             source = load_sharded(job.source, ranks, run.precision, run.save_activations, run.compile)
             gates = Gates(source.shape, job.wanted, run.seed)
             hooks = MaskHooks(source.model, source.layout, source.shape, gates.masks(gates.noise(0, 0)).to(ranks.device))
-            task = L0Task(gates, hooks, asked, share // size, ranks)
+            task = L0Task(source, gates, hooks, asked, share // size, ranks)
             with TrainingNotes(job.scratch, ranks) as notes:
                 lesson, checkpoints = Lesson(samples, ranks.device), job.unfinished / "checkpoints"
                 if not train(source, lesson, run, ranks, checkpoints, task, notes.add):

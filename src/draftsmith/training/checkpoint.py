@@ -11,8 +11,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 
-_KEPT = 2  # the last and, while it is being written, the one before
+from draftsmith.core.errors import RecordError
+
+_KEPT = 2  # the last and the one before; a third while it is being written
 
 
 def optimizer_state(named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
@@ -21,7 +24,7 @@ def optimizer_state(named: dict[str, nn.Parameter], optimizer: torch.optim.Optim
     for parameter in named.values():
         state = optimizer.state[parameter]
         if not state:
-            state["step"] = torch.tensor(0.0)
+            state["step"] = torch.tensor(0.0, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
     return {name: dict(optimizer.state[parameter]) for name, parameter in named.items()}
@@ -45,7 +48,12 @@ class Checkpoints:
         latest = self.latest()
         if latest is None:
             return False
-        dcp.load(state, checkpoint_id=latest)
+        try:
+            dcp.load(state, checkpoint_id=latest)
+        except CheckpointException as error:
+            raise RecordError(
+                f"the checkpoint {latest} cannot be read: {error}", "remove this folder: the run goes on from the one before"
+            ) from None
         return True
 
     def save(self, state: dict[str, Any], step: int, wait: bool = False) -> None:
@@ -63,8 +71,14 @@ class Checkpoints:
         """Wait for what is being written, and forget what is older."""
         if self._writing is None:
             return
-        self._writing.result()
-        self._writing = None
+        writing, self._writing = self._writing, None
+        try:
+            writing.result()
+        except CheckpointException as error:
+            raise RecordError(
+                f"a checkpoint could not be written into {self._folder}: {error}",
+                "see that the disk has room for three of them, and run the same command again",
+            ) from None
         if dist.get_rank() == 0:
             for path in sorted(path.parent for path in self._folder.glob("step-*/.metadata"))[:-_KEPT]:
                 shutil.rmtree(path)

@@ -17,7 +17,7 @@ from draftsmith.core.vocabulary import check_same_tokens
 from draftsmith.datasets._reading import file_lines, file_rows
 from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.training.mesh import World
-from draftsmith.training.order import Order
+from draftsmith.training.order import Order, quotas
 from draftsmith.training.packing import pack_rows
 from draftsmith.training.samples import Domain, RowDomain, Sample, TextDomain, Tokens, numbers
 
@@ -73,10 +73,15 @@ class Samples:
     """Sequences out of several domains, by number. `kept` of the target's most likely tokens are known in all of them."""
 
     def __init__(self, domains: Mapping[str, Domain], weights: Mapping[str, float], seed: int) -> None:
-        for name, domain in domains.items():
+        for (name, domain), share in zip(domains.items(), quotas([weights[name] for name in domains]), strict=True):
             if len(domain) == 0:
                 raise DataError(
                     f"the domain {name} has less than one sequence", "give it more text, or train on shorter sequences"
+                )
+            if share == 0:
+                raise DataError(
+                    f"the domain {name} would never be seen: its weight {weights[name]:g} is less than a 1000th of all",
+                    "give it more weight, or leave it out",
                 )
         self.domains = tuple(domains.values())
         self.kept = min(domain.kept for domain in self.domains)

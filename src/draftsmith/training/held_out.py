@@ -10,7 +10,7 @@ import torch.distributed as dist
 from draftsmith.core.errors import DataError
 from draftsmith.core.sampling import DraftMethod, Sampling
 from draftsmith.core.trace import TraceReader, TraceRow
-from draftsmith.engines._scoring import score_batch
+from draftsmith.engines._scoring import batches_to_score, score_batch
 from draftsmith.theory.acceptance import replay, row_chances
 from draftsmith.training.mesh import World
 
@@ -21,7 +21,14 @@ class HeldOut:
     """So many rows of a trace, from one end to the other, replayed. Ranks share them, so many at a time."""
 
     def __init__(
-        self, trace: TraceReader, num_rows: int, lookahead: int, method: DraftMethod, world: World, positions: int
+        self,
+        trace: TraceReader,
+        num_rows: int,
+        lookahead: int,
+        method: DraftMethod,
+        world: World,
+        positions: int,
+        vocabulary: int,
     ) -> None:
         greedy = trace.record.sampling.is_greedy
         self._method: DraftMethod = "greedy" if greedy else method
@@ -33,7 +40,8 @@ class HeldOut:
             raise DataError(
                 f"{trace.folder} has rows of {longest} tokens, and the student {positions} positions", "record shorter ones"
             )
-        self._batches = _batches(rows, world.size * _AT_ONCE)
+        batches = batches_to_score(rows, world.size * _AT_ONCE, vocabulary // world.size)
+        self._batches = [[rows[i] for i in batch] for batch in batches]
 
     def tokens_per_step(self, model: Any) -> float:
         """All ranks must ask together."""
@@ -61,9 +69,3 @@ def _rows(trace: TraceReader, count: int, first: int) -> list[TraceRow]:
         raise DataError(f"{trace.folder} has no token that a draft could propose", "record more than one new token")
     chosen = np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int)
     return [found[place] for place in chosen]
-
-
-def _batches(rows: list[TraceRow], size: int) -> list[list[TraceRow]]:
-    """Of like length: short rows are not padded to long ones."""
-    ordered = sorted(rows, key=lambda row: len(row.prompt_ids) + len(row.output_ids))
-    return [ordered[low : low + size] for low in range(0, len(ordered), size)]

@@ -1,7 +1,8 @@
 """What a step teaches: samples go through the student, and a loss compares what it says with what the target does.
 
 The output head is applied to a chunk of places at a time, and its gradient is taken at once, so that no more logits than those
-of a chunk are ever held and none are computed twice, whatever the vocabulary and however many tokens a step has."""
+of a chunk are ever held, whatever the vocabulary and however many tokens a step has. None are computed twice, unless how well
+the student does is to weigh the places."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ def summed_loss(
     gains_P = None
     if weigh is not None:
         with torch.no_grad():
-            gains_P = weigh(torch.cat([said(hidden_PH[part], part, weights_of_head).log_q_N for part in chunks]), batch)
+            emitted = [views(head(hidden_PH[part]), batch.wanted_P[part]).log_q_N for part in chunks]
+            gains_P = weigh(torch.cat(emitted), batch)
 
     def summed(hidden_NH: Tensor, part: slice, weights: Sequence[Tensor]) -> Tensor:
         loss_N = LOSSES[loss_name](said(hidden_NH, part, dict(zip(weights_of_head, weights, strict=True))))

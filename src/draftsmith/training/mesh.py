@@ -50,9 +50,13 @@ class World:
 
 
 @contextmanager
-def world() -> Iterator[World]:
+def world(threads: int | None = None) -> Iterator[World]:
     """Join the ranks that the launcher started. Checkpoints are written beside the training, over gloo."""
+    if threads:
+        torch.set_num_threads(threads)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is not None and accelerator.type == "mps":  # FSDP2 needs streams, which it has not
+        accelerator = None
     device = (
         torch.device("cpu") if accelerator is None else torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", 0)))
     )

@@ -45,8 +45,10 @@ class TrainingNotes:
         """A run that goes on from a checkpoint does some steps again: what was said of them before does not count."""
         path = self._folder / "training.jsonl"
         if path.exists():
-            lines = [line for line in path.read_text().splitlines() if json.loads(line)["step"] < step]
-            write_atomic(path, lambda partial: partial.write_text("".join(line + "\n" for line in lines)))
+            # A kill may have left half a line at the end; its step is done again.
+            whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            before = [line for line in whole if json.loads(line)["step"] < step]
+            write_atomic(path, lambda partial: partial.write_text("".join(before)))
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._board is not None:

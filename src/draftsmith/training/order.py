@@ -16,7 +16,7 @@ class Order:
 
     def __init__(self, counts: Sequence[int], weights: Sequence[float], seed: int) -> None:
         self._counts, self._seed = tuple(counts), seed
-        self._quota = _quotas(weights)
+        self._quota = quotas(weights)
         self._block = lru_cache(maxsize=4)(self._make_block)
         self._shuffled = lru_cache(maxsize=2 * len(counts))(self._make_shuffled)
 
@@ -41,7 +41,7 @@ class Order:
         return np.random.default_rng([self._seed, 1 + which, round_]).permutation(self._counts[which])
 
 
-def _quotas(weights: Sequence[float]) -> np.ndarray:
+def quotas(weights: Sequence[float]) -> np.ndarray:
     """Whole numbers that add up to a block, as near to the weights as can be (largest remainders)."""
     exact = np.array(weights) / sum(weights) * _BLOCK
     quotas = np.floor(exact).astype(np.int64)

@@ -61,7 +61,7 @@ def _peak(source: Source, mesh: DeviceMesh, settings: TrainSettings, ranks: int,
     dtype = torch.float32 if settings.precision == "float32" else torch.bfloat16  # plans are for devices that have units for it
     spread(source, mesh, dtype, settings.save_activations)
     draw = _attach_masks(source, masked_to)
-    optimizer = torch.optim.AdamW(source.model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(source.model.parameters(), lr=1e-4)  # fused, fake tensors would count it twice
     batch = text_batch(torch.zeros(size, settings.length, dtype=torch.long))
     tracker = FSDPMemTracker(source.model, optimizer)
     with tracker:

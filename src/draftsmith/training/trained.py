@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from draftsmith.core.errors import RecordError
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.shapes import model_dtype
 from draftsmith.training.checkpoint import Checkpoints
@@ -19,7 +20,9 @@ def cut_trained(base: Path, checkpoints: Path, plan: KeepPlan, folder: Path) -> 
     with world() as ranks:
         source = load_sharded(base, ranks, "float32")
         named = dict(source.model.named_parameters())
-        Checkpoints(checkpoints).load({"model": dict(named)})
+        if not Checkpoints(checkpoints).load({"model": dict(named)}):
+            run = checkpoints.parent.parent
+            raise RecordError(f"{checkpoints} holds none of the weights that were trained", f"remove {run} and train again")
         whole = _whole(named, getattr(torch, model_dtype(base, "auto")))
         if ranks.rank == 0:
             cut(base, plan, folder, whole)

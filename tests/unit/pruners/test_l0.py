@@ -1,6 +1,7 @@
 """Learned masks: the shape is exact, the cut computes what the masked model did, and dead weight goes first."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from draftsmith.core import registry
-from draftsmith.core.errors import ModelError
+from draftsmith.core.errors import ModelError, RecordError
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import read_json
@@ -101,6 +102,54 @@ def test_layers_that_do_nothing_go(tmp_path: Path) -> None:
     whole = KeepPlan.everything(model_shape(source))
     plan = registry.load("pruners", "l0").plan(asked, whole, settings(tmp_path, 40, mask_rate=0.3, price_rate=0.3))
     assert [layer.index for layer in plan.layers] == [0, 2]
+
+
+def test_layers_that_go_are_computed_no_more_once_the_masks_stand(tmp_path: Path) -> None:
+    """It makes no difference, and takes less time."""
+    from draftsmith.pruners.l0 import L0Settings, L0Task
+    from draftsmith.training.batch import text_batch
+    from draftsmith.training.hard_concrete import Gates
+    from draftsmith.training.lessons import summed_loss
+    from draftsmith.training.masks import MaskHooks, Masks
+    from draftsmith.training.mesh import load_sharded, world
+
+    path = planted(tmp_path / "source", "llama", nothing, layers=4)
+    asked, wanted = L0Settings(**settings(tmp_path, 10)), model_shape(path).model_copy(update={"layers": 2})
+    batch = text_batch(torch.arange(4, 36).reshape(2, 16))
+    with world() as ranks:
+        source = load_sharded(path, ranks, "float32")
+        gates = Gates(source.shape, wanted, 0)
+        hooks = MaskHooks(source.model, source.layout, source.shape, Masks.of(gates.plan(), source.shape))
+        named = dict(source.model.named_parameters())
+
+        def learnt() -> tuple[float, dict[str, Any]]:
+            loss = summed_loss(source.model, batch)
+            loss.backward()
+            slopes = {name: weight.grad.full_tensor() for name, weight in named.items() if weight.grad is not None}
+            for weight in named.values():
+                weight.grad = None
+            return loss.item(), slopes
+
+        all_loss, all_slopes = learnt()
+        L0Task(source, gates, hooks, asked, 1, ranks).begin(9)
+        assert len(source.layers) == 2
+        loss, slopes = learnt()
+    assert loss == all_loss
+    assert len(slopes) < len(all_slopes)
+    assert all(torch.equal(slope, all_slopes[name]) for name, slope in slopes.items())
+
+
+def test_a_run_without_the_weights_that_it_trained(tmp_path: Path) -> None:
+    source = planted(tmp_path / "source", "llama", nothing, layers=2)
+    asked, pruner = job(source, tmp_path / "notes", layers=1), registry.load("pruners", "l0")
+    plan = pruner.plan(asked, KeepPlan.everything(model_shape(source)), settings(tmp_path, 6))
+    (newest,) = sorted((asked.unfinished / "checkpoints").glob("step-*/__0_0.distcp"))[-1:]
+    newest.write_bytes(newest.read_bytes()[:100])
+    with pytest.raises(RecordError, match=f"the checkpoint {newest.parent} cannot be read"):
+        pruner.cut(asked, plan, tmp_path / "cut")
+    shutil.rmtree(asked.unfinished)
+    with pytest.raises(RecordError, match="holds none of the weights that were trained"):
+        pruner.cut(asked, plan, tmp_path / "cut")
 
 
 @pytest.mark.parametrize(("rate", "far"), [(0.01, True), (1.0, False)])

@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 from draftsmith.engines._checkpoint import Checkpoint
 from draftsmith.training.data import Samples, TextSource, prepare
+from draftsmith.training.notes import TrainingNotes
 from draftsmith.training.samples import RowDomain, TextDomain
 
 
@@ -54,6 +55,21 @@ def test_a_sequence_is_known_from_its_number() -> None:
 def test_a_domain_without_a_whole_sequence_is_refused() -> None:
     with pytest.raises(DataError, match="the domain few has less than one sequence"):
         Samples({"few": TextDomain(np.zeros(7, np.uint32), 8)}, {"few": 1.0}, seed=0)
+
+
+def test_a_domain_that_would_never_be_seen_is_refused() -> None:
+    with pytest.raises(DataError, match="the domain 1 would never be seen: its weight 1 is less than a 1000th of all"):
+        mixed((5000.0, 1.0))
+
+
+def test_notes_of_a_killed_run_may_end_in_half_a_line(tmp_path: Path) -> None:
+    from draftsmith.training.mesh import world
+
+    whole = '{"step": 0, "loss": 3.0}\n'
+    (tmp_path / "training.jsonl").write_text(whole + '{"step": 1, "lo')
+    with world() as ranks, TrainingNotes(tmp_path, ranks) as notes:
+        notes.add(1, {"loss": 2.0})
+    assert (tmp_path / "training.jsonl").read_text() == whole + '{"step": 1, "loss": 2.0}\n'
 
 
 class TestTokenising:

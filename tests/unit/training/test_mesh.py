@@ -30,3 +30,10 @@ def test_accelerators_are_taken_to_have_them(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(mesh, "has_bf16_units", lambda: False)
     with world():
         assert arithmetic("auto", torch.device("cuda")) is torch.bfloat16
+
+
+def test_apples_units_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    with world() as ranks:
+        assert ranks.device == torch.device("cpu")
