@@ -16,6 +16,7 @@ Schema version 1. All later work stands on these columns; a change needs a new v
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -133,23 +134,34 @@ def write_shard(path: Path, rows: Iterable[TraceRow]) -> None:
 
 def describe_shard(path: Path) -> Shard:
     """Count and digest a written shard."""
-    import pyarrow.parquet as pq
-
-    lengths = pq.read_table(path, columns=["num_output"])["num_output"].to_numpy()
+    lengths = _column(path, "num_output").to_numpy()
     return Shard(file=path.name, sha256=file_digest(path), num_prompts=len(lengths), num_tokens=int(lengths.sum()))
 
 
 def read_shard(path: Path) -> Iterator[TraceRow]:
     """The rows of one shard, in order."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        batches = pq.ParquetFile(path).iter_batches(batch_size=256)
-        for batch in batches:
+    with _readable(path):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=256):
             columns = {name: batch.column(name) for name in schema().names}
             for i in range(batch.num_rows):
                 yield _row(columns, i)
+
+
+def _column(path: Path, name: str) -> "pa.ChunkedArray":
+    import pyarrow.parquet as pq
+
+    with _readable(path):
+        return pq.read_table(path, columns=[name])[name]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
     except (pa.ArrowInvalid, OSError, KeyError) as error:
         raise RecordError(f"{path} is not a readable trace shard: {error}", "record the trace again") from None
 
@@ -187,17 +199,25 @@ class TraceReader:
     def shard(self, index: int) -> list[TraceRow]:
         """One shard's rows; refused if the file is not the one that was recorded."""
         entry = self.record.shards[index]
-        path = self.folder / entry.file
-        if not path.exists():
-            raise RecordError(f"the trace {self.folder} lacks its file {entry.file}", "record the trace again")
+        path = self._file(entry)
         if file_digest(path) != entry.sha256:
             raise RecordError(f"{path} was changed since it was recorded", "record the trace again")
         return list(read_shard(path))
+
+    def _file(self, shard: Shard) -> Path:
+        path = self.folder / shard.file
+        if not path.exists():
+            raise RecordError(f"the trace {self.folder} lacks its file {shard.file}", "record the trace again")
+        return path
 
     def rows(self) -> Iterator[TraceRow]:
         """Every row in prompt order, one shard in memory at a time."""
         for index in range(len(self.record.shards)):
             yield from self.shard(index)
+
+    def prompts(self) -> set[str]:
+        """Which prompts it has, by their ids."""
+        return {str(one) for shard in self.record.shards for one in _column(self._file(shard), "prompt_id").to_pylist()}
 
     def refuse_test(self) -> None:
         """Drafts are judged in the end by test prompts: nothing that makes a draft may look at them."""

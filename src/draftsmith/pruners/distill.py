@@ -3,7 +3,7 @@
 Only the small model is in memory, so a draft can be cut from a source that would not fit with its optimiser; and its teacher
 only if what was recorded of the target does not do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,20 @@ def _settings(settings: dict[str, Any]) -> DistillSettings:
     if asked.on_policy_every is not None and asked.loss == "cross_entropy":
         raise ConfigError("cross entropy would teach the student what it writes itself", "take a loss that asks the teacher")
     if asked.held_out is not None:
-        TraceReader(Path(asked.held_out)).refuse_test()
+        _check_held_out(TraceReader(Path(asked.held_out)), asked.text)
     return asked
+
+
+def _check_held_out(held_out: TraceReader, text: Mapping[str, TextSource]) -> None:
+    """What the student is judged by meanwhile is no test prompt, and none that it learns from."""
+    held_out.refuse_test()
+    prompts = held_out.prompts()
+    for name, source in text.items():
+        if source.is_trace and (shared := prompts & TraceReader(Path(source.path)).prompts()):
+            raise ConfigError(
+                f"{len(shared)} of the {len(prompts)} prompts that are held out are what the student learns from ({name})",
+                "record another split, such as probe, for what is held out",
+            )
 
 
 class _Distill:
@@ -78,7 +90,7 @@ class _Distill:
         asked, small = _settings(settings), job.unfinished / "cut"
         run = asked.train
         checkpoint = checked(job, run.length)
-        with world() as ranks:
+        with world(job.engine.threads) as ranks:
             shares(run, ranks.size)
             if ranks.rank == 0 and not small.exists():
                 cut(job.source, so_far, small)
@@ -140,7 +152,15 @@ def _check(asked: DistillSettings, student: Source, checkpoint: Checkpoint, rank
         return lambda _step: {}
     trace = TraceReader(Path(asked.held_out))
     check_same_tokens(trace.vocabulary(), checkpoint.vocabulary)
-    held_out = HeldOut(trace, asked.held_out_rows, asked.lookahead, asked.method, ranks, checkpoint.max_positions)
+    held_out = HeldOut(
+        trace,
+        asked.held_out_rows,
+        asked.lookahead,
+        asked.method,
+        ranks,
+        positions=checkpoint.max_positions,
+        vocabulary=student.shape.vocabulary,
+    )
 
     def measured(step: int) -> dict[str, float]:
         if (step + 1) % asked.check_every and step + 1 != asked.train.steps:

@@ -183,6 +183,10 @@ def _check_they_can(pruners: list[tuple[PrunerChoice, Pruner]], source: Shape, w
         raise ConfigError("depth judges layers with all their heads and neurons", "let depth come before width")
     if "rows" in kinds[:-1]:
         raise ConfigError("what has fewer output rows is not cut or trained further", "let rows come last")
+    for at, (choice, pruner) in enumerate(pruners):
+        before = next((one.kind for one, other in pruners[:at] if other.trains), None)
+        if before is not None and any(name != "vocabulary" for name in pruner.cuts):
+            raise ConfigError(f"{choice.kind} would cut what {before} has trained", f"let {choice.kind} come before {before}")
     for name in ("layers", "heads", "kv_heads", "hidden", "intermediate", "vocabulary"):
         if getattr(wanted, name) != getattr(source, name) and not any(name in pruner.cuts for _, pruner in pruners):
             named = " and ".join(choice.kind for choice, _ in pruners)

@@ -103,6 +103,7 @@ class TestReader:
         assert_same(list(reader.rows()), [PLAIN, TAILED, WITH_TOP])
         assert_same(reader.shard(1), [WITH_TOP])
         assert (reader.record.num_prompts, reader.record.num_tokens) == (3, 7)
+        assert reader.prompts() == {row.prompt_id for row in (PLAIN, TAILED, WITH_TOP)}
 
     def test_the_file_of_the_record_will_do(self, trace: Path) -> None:
         assert TraceReader(trace / "record.json").record == TraceReader(trace).record

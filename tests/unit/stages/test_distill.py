@@ -157,8 +157,10 @@ def test_what_cannot_teach_is_refused(student: Path, traces: dict[str, Path], st
         distilled(student, traces, store, trace=traces["bare"])
     with pytest.raises(ConfigError, match="would teach the student what it writes itself"):
         distilled(student, traces, store, teacher=student, on_policy_every=2, loss="cross_entropy")
-    with pytest.raises(ConfigError, match="what is held out is what the student learns from"):
+    with pytest.raises(ConfigError, match=r"prompts that are held out are what the student learns from \(trace\)"):
         distilled(student, traces, store, held_out=traces["train"])
+    with pytest.raises(ConfigError, match=r"prompts that are held out are what the student learns from \(trace\)"):
+        distilled(student, traces, store, held_out=traces["bare"], loss="cross_entropy")  # other records of the same prompts
     with pytest.raises(ConfigError, match="a text is named `trace`"):
         distilled(student, traces, store, text={"trace": {"path": str(traces["train"])}})
 
@@ -175,6 +177,16 @@ def test_settings_that_only_training_knows_are_those_of_the_verb(student: Path, 
 def test_a_run_that_goes_astray_says_so(student: Path, traces: dict[str, Path], store: Path) -> None:
     with pytest.raises(TrainingError, match="the loss is no number any more in step"):
         distilled(student, traces, store, train={**FAST, "learning_rate": 1e20, "warmup_steps": 0})
+
+
+def test_a_step_is_not_taken_along_a_gradient_that_is_no_number(
+    student: Path, traces: dict[str, Path], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: torch.tensor(float("inf")))
+    with pytest.raises(TrainingError, match="the gradient is no number any more in step 1"):
+        distilled(student, traces, store, train={**FAST, "seed": 1})
 
 
 def test_a_copy_of_the_store_is_the_same_text(student: Path, traces: dict[str, Path], store: Path, tmp_path: Path) -> None:
