@@ -100,6 +100,9 @@ def test_a_source_learns_from_sequences_that_it_has_positions_for(tmp_path: Path
         write_json(tmp_path / "config.json", {"max_position_embeddings": positions})
         assert fitted_to(tmp_path, ForgeConfig(**given)).learning.get("length") == length
     assert fitted_to(tmp_path, ForgeConfig(**given, learning={"length": 1024})).learning == {"length": 1024}
+    write_json(tmp_path / "config.json", {"max_position_embeddings": 512})
+    assert fitted_to(tmp_path, ForgeConfig(**given, learning={"length": 1024})).learning == {"length": 512}
+    write_json(tmp_path / "config.json", {"max_position_embeddings": 2048})
     with pytest.raises(ConfigError, match="has 2048 positions, and is to be timed at context 4096"):
         fitted_to(tmp_path, ForgeConfig(**given, context=4096))
 

@@ -31,8 +31,9 @@ _KEPT = 16  # of the target's most likely tokens, at every place of what is lear
 class ForgeConfig(StrictConfig):
     """What to forge a draft for, from which prompts, and in how much time. `shapes_tried`: how many shapes each of the first
     two rounds trains; `learning` are settings of training, but for its length and its rate, which is one of `rates`. Of every
-    data set `held_prompts` are replayed and `live_prompts` run live. `drafts` are others to run beside it. `tensor_parallel` is
-    what the draft must be divisible by, if not the engine's."""
+    data set `held_prompts` are replayed and `live_prompts` run live. Layers go in `layer_order`, from an earlier search, or as
+    one over `search_rows` of what was recorded finds. `drafts` are others to run beside it. `tensor_parallel` is what the draft
+    must be divisible by, if not the engine's."""
 
     target: str
     source: str | None = None
@@ -50,6 +51,8 @@ class ForgeConfig(StrictConfig):
     learning: dict[str, Any] = Field(default_factory=dict)
     rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((3e-4, 1e-3, 3e-3), min_length=1)
     first_steps: int = Field(20, ge=1)
+    search_rows: int = Field(12, ge=1)
+    layer_order: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     shapes_tried: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]] = (4, 2)
     tensor_parallel: int | None = Field(None, ge=1)
     deep_thin: bool = True
@@ -88,8 +91,9 @@ def fitted_to(source: Path, config: ForgeConfig) -> ForgeConfig:
         raise ConfigError(
             f"{source.name} has {positions} positions, and is to be timed at context {config.context}", "ask for less --context"
         )
-    length = min(config.learning.get("length", _LENGTH), positions)
-    return config if length == _LENGTH else config.model_copy(update={"learning": {**config.learning, "length": length}})
+    wanted = config.learning.get("length", _LENGTH)
+    length = min(wanted, positions)
+    return config if length == wanted else config.model_copy(update={"learning": {**config.learning, "length": length}})
 
 
 @dataclass(frozen=True)

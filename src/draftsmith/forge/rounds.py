@@ -14,7 +14,7 @@ import numpy as np
 from draftsmith.core.errors import TrainingError
 from draftsmith.core.log import log
 from draftsmith.core.protocols import ModelDraft
-from draftsmith.core.pruning import WantedShape
+from draftsmith.core.pruning import PrunerChoice, WantedShape
 from draftsmith.core.records import Design, DistilledCheckpoint
 from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import read_record
@@ -165,9 +165,24 @@ class Rounds:
     def _cut(self, sizes: Mapping[str, int]) -> Path:
         ground = self.ground
         whole = sizes_of(model_shape(ground.source))
-        smaller = WantedShape(**{name: size for name, size in sizes.items() if size != whole[name]})
-        asked = PruneConfig(source=str(ground.source), trace=str(ground.train), shape=smaller, engine=ground.config.scoring)
+        smaller = {name: size for name, size in sizes.items() if size != whole[name]}
+        asked = PruneConfig(
+            source=str(ground.source),
+            trace=str(ground.train),
+            shape=WantedShape(**smaller),
+            pruners=self._pruners(smaller),
+            num_rows=ground.config.search_rows,
+            engine=ground.config.scoring,
+        )
         return prune(asked, ground.store)
+
+    def _pruners(self, smaller: Mapping[str, int]) -> tuple[PrunerChoice, ...] | None:
+        """Those that the shape needs, and of them depth goes by an order that is known."""
+        order = self.ground.config.layer_order
+        if order is None:
+            return None
+        depth = PrunerChoice(kind="depth", settings={"order": order})
+        return (*([depth] if "layers" in smaller else []), *([PrunerChoice(kind="width")] if {*smaller} - {"layers"} else []))
 
     def _steps(self, sizes: Mapping[str, int], round_: int) -> int:
         """As many as this shape's part of the round's time allows."""
@@ -178,7 +193,15 @@ class Rounds:
         seconds = self._training_seconds() * _SHARES[round_] / (*config.shapes_tried, self._last_ones)[round_]
         if round_ == 2:
             seconds /= 1 + _SEARCH * len(config.rates)
-        return max(_LEAST_STEPS, int(seconds * self._flops_per_second() / _flops(shape) / config.step_tokens))
+        steps = int(seconds * self._flops_per_second() / _flops(shape) / config.step_tokens)
+        if steps < config.first_steps:
+            spent = self.ground.decisions.seconds("record", "time", "cut") / 60
+            log.warning(
+                "there is time for %d steps of training only: recording, timing and cutting have taken %.0f of %.0f minutes. "
+                "With a larger budget the same command goes on from what they made",
+                max(_LEAST_STEPS, steps), spent, 60 * config.hours,
+            )  # fmt: skip
+        return max(_LEAST_STEPS, steps)
 
     @property
     def _last_ones(self) -> int:

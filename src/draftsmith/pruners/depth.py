@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from draftsmith.core.checkpoints import model_fingerprint
 from draftsmith.core.config import StrictConfig, parse_config
+from draftsmith.core.errors import PlanError
 from draftsmith.core.keep_plans import KeepPlan
 from draftsmith.core.log import log
 from draftsmith.core.progress import progress
 from draftsmith.core.protocols import DraftScore
 from draftsmith.core.pruning import PruneJob
 from draftsmith.core.sampling import DraftMethod
-from draftsmith.core.shapes import Shape
+from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import digest, read_json, write_json
 from draftsmith.engines._scoring import batches_to_score, real_tokens, score_batch
 from draftsmith.theory.acceptance import replay, row_chances
@@ -35,11 +36,13 @@ _NOTHING = 1.005  # tokens per step: a cut below it accepts next to nothing
 
 
 class DepthSettings(StrictConfig):
-    """How to search. `lookahead` is the one that tokens per step are counted at."""
+    """How to search. `lookahead` is the one that tokens per step are counted at. `order` is what an earlier search has found,
+    the layers as they go one by one: with it there is none."""
 
     by: Literal["acceptance", "cosine"] = "acceptance"
     beam: int = Field(1, ge=1)
     lookahead: int = Field(5, ge=1)
+    order: tuple[Annotated[int, Field(ge=0)], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ def best_layers(judge: Judge, layers: int, wanted: int, beam: int, notes: Path) 
                 write_json(path, [{"layers": list(cut), **asdict(found[cut])} for cut in _ranked(found)[:beam]])
             kept_notes = read_json(path)
             beams = [tuple(one["layers"]) for one in kept_notes]
-            log.info("%d layers: %.3f tokens per step", len(beams[0]), kept_notes[0]["tokens_per_step"])
+            said = ", ".join(map(str, beams[0]))
+            log.info("%d layers (%s): %.3f tokens per step", len(beams[0]), said, kept_notes[0]["tokens_per_step"])
             bar.advance()
     return beams[0]
 
@@ -145,6 +149,17 @@ def most_turning(judge: Judge, source: Source, wanted: int) -> tuple[int, ...]:
     return tuple(sorted(np.argsort(-turned, kind="stable")[:wanted].tolist()))
 
 
+def _left(order: Sequence[int], layers: int, wanted: int) -> tuple[int, ...]:
+    """Layers that stay when the first of an order have gone."""
+    gone = order[: layers - wanted]
+    if len(set(gone)) < layers - wanted or any(one >= layers for one in gone):
+        raise PlanError(
+            f"an order of {len(order)} layers does not lead from {layers} to {wanted}",
+            f"name {layers - wanted} different ones of 0 to {layers - 1}, or leave `order` out",
+        )
+    return tuple(one for one in range(layers) if one not in gone)
+
+
 def _settings(settings: dict[str, Any]) -> DepthSettings:
     return parse_config(DepthSettings, settings, "the settings of the pruner depth")
 
@@ -156,6 +171,17 @@ def _notes(job: PruneJob, asked: DepthSettings) -> Path:
         rows.update(np.concatenate([row.prompt_ids, row.output_ids]).tobytes() + row.num_output.to_bytes(8, "little"))
     made_of = [model_fingerprint(job.source), rows.hexdigest(), job.sampling.model_dump(), job.engine.dtype]
     return job.searches / f"depth-{digest([*made_of, asked.model_dump(), versions()])[:16]}"
+
+
+def _searched(job: PruneJob, asked: DepthSettings) -> tuple[int, ...]:
+    source = load_source(job)
+    judge = Judge(source, job, asked.lookahead)
+    if asked.by == "cosine":
+        kept = most_turning(judge, source, job.wanted.layers)
+    else:
+        kept = best_layers(judge, source.shape.layers, job.wanted.layers, asked.beam, _notes(job, asked))
+    judge.close()
+    return kept
 
 
 class _Depth:
@@ -173,13 +199,10 @@ class _Depth:
     @torch.inference_mode()
     def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
         asked = _settings(settings)
-        source = load_source(job)
-        judge = Judge(source, job, asked.lookahead)
-        if asked.by == "cosine":
-            kept = most_turning(judge, source, job.wanted.layers)
+        if asked.order is not None:
+            kept = _left(asked.order, model_shape(job.source).layers, job.wanted.layers)
         else:
-            kept = best_layers(judge, source.shape.layers, job.wanted.layers, asked.beam, _notes(job, asked))
-        judge.close()
+            kept = _searched(job, asked)
         return so_far.model_copy(update={"layers": tuple(layer for layer in so_far.layers if layer.index in kept)})
 
 

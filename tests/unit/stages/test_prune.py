@@ -21,6 +21,8 @@ pytest.importorskip("transformers")
 
 from safetensors.torch import load_file
 
+LEARNT = {"text": {"words": {"path": "pyproject.toml"}}}
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -97,6 +99,17 @@ def test_a_search_that_was_interrupted_goes_on(source: Path, trace: Path, store:
     assert asked[4:] == [4], "other rows are another search"
 
 
+def test_an_order_that_is_known_needs_no_search(
+    source: Path, trace: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from draftsmith.pruners import depth
+
+    monkeypatch.setattr(depth, "load_source", lambda job: pytest.fail("nothing is to be computed"))
+    by = [{"kind": "depth", "settings": {"order": [2, 0, 3]}}]
+    assert cut(source, trace, store, {"layers": 2}, pruners=by).record.layers_kept == (1, 3)
+    assert cut(source, trace, store, {"layers": 3}, pruners=by).record.layers_kept == (0, 1, 3)
+
+
 @pytest.mark.parametrize(
     ("shape", "more", "error", "says"),
     [
@@ -107,6 +120,24 @@ def test_a_search_that_was_interrupted_goes_on(source: Path, trace: Path, store:
         ({"layers": 2}, {"pruners": [{"kind": "depth", "settings": {"beam": 0}}]}, ConfigError, "beam"),
         ({"layers": 2}, {"pruners": [{"kind": "depth"}, {"kind": "l0"}]}, ConfigError, "two of the pruners cut layers"),
         ({"layers": 2}, {"pruners": [{"kind": "width"}, {"kind": "depth"}]}, ConfigError, "depth judges layers with all"),
+        (
+            {"layers": 2, "hidden": 32},
+            {"pruners": [{"kind": "depth"}, {"kind": "distill", "settings": LEARNT}, {"kind": "width"}]},
+            ConfigError,
+            "width would cut what distill has trained",
+        ),
+        (
+            {"layers": 2},
+            {"pruners": [{"kind": "depth", "settings": {"order": [1, 1]}}]},
+            PlanError,
+            "an order of 2 layers does not lead from 4 to 2",
+        ),
+        (
+            {"layers": 2},
+            {"pruners": [{"kind": "depth", "settings": {"order": [1, 4]}}]},
+            PlanError,
+            "name 2 different ones of 0 to 3",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused(
