@@ -5,6 +5,7 @@ They are built once into DRAFTSMITH_LAB/drafts, tuned on prompts of the probe sp
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,10 +13,14 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks._evidence import Lab
+from benchmarks._evidence import ROOT, Lab
 from draftsmith import api
+from draftsmith.core.provenance import has_bf16_units
+from draftsmith.core.shapes import model_shape
+from draftsmith.core.store import read_json, write_json
 from draftsmith.core.trace import TraceReader, TraceRow
 
+LAYERS = ROOT / "benchmarks" / "layers"
 _SEED = 1234
 _TUNE_SETTINGS: dict[str, Any] = {
     "split": "probe",
@@ -25,6 +30,7 @@ _TUNE_SETTINGS: dict[str, Any] = {
 }
 _TUNE_PROMPTS: dict[str, dict[str, Any]] = {
     "smollm2": {"datasets": ("hellaswag", "chat", "gsm8k"), "max_prompt_tokens": 256},
+    "tinyllama": {"datasets": ("hellaswag", "chat", "gsm8k"), "max_prompt_tokens": 256},
     "stories": {"datasets": ("hellaswag", "gsm8k"), "max_prompt_tokens": 192},  # it has 256 positions, and no chat template
 }
 
@@ -94,6 +100,36 @@ def depth_cut(lab: Lab, layers: int) -> Path:
         return model, {"layers_kept": kept, "agreement": _agreement(model, rows)}
 
     return _built(lab, "smollm2", lab.drafts / f"smollm2-depth-{layers}", build)
+
+
+def layer_order(lab: Lab, of: str) -> list[int]:
+    """The layers of a target as they go one by one, by tokens per step on tuning prompts. Searched for once, and written
+    down: a search takes long, and cuts to all depths follow from one."""
+    path = (lab.drafts / "quick-layers" if lab.quick else LAYERS) / f"{of}.json"
+    if not path.exists():
+        write_json(path, _by_depth(getattr(lab, of)) if lab.quick else _searched(lab, of))
+    found: list[int] = read_json(path)
+    return found
+
+
+def by_order(order: list[int], sizes: dict[str, int]) -> list[dict[str, Any]]:
+    """The pruners that cut to some sizes, layers by an order that is known."""
+    depth = {"kind": "depth", "settings": {"order": order}}
+    return [*([depth] if "layers" in sizes else []), *([{"kind": "width"}] if {*sizes} - {"layers"} else [])]
+
+
+def _by_depth(target: Path) -> list[int]:
+    """The last first: for slices, whose cuts need not be good."""
+    return list(range(model_shape(target).layers - 1, 0, -1))
+
+
+def _searched(lab: Lab, of: str) -> list[int]:
+    target, store = getattr(lab, of), lab.drafts / "layers" / of
+    engine = {"dtype": "float32" if has_bf16_units() is False else "bfloat16", "threads": 2}
+    api.prune(source=target, trace=_tuning_trace(lab, of), shape={"layers": 1}, num_rows=12, engine=engine, store=store)
+    rounds = sorted((store / "searches").glob("depth-*/*-layers.json"), reverse=True)
+    stay = [set(range(model_shape(target).layers)), *(set(read_json(path)[0]["layers"]) for path in rounds)]
+    return [(more - fewer).pop() for more, fewer in pairwise(stay)]
 
 
 def copied(model: Path, folder: Path) -> Path:

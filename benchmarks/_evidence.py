@@ -88,6 +88,12 @@ def open_lab(name: str, quick: bool, carried: bool = False) -> Lab:
     return Lab(_folder("DRAFTSMITH_LAB"), _folder("DRAFTSMITH_DATA"), store, cells / "cells" / name, quick)
 
 
+def refuse_busy(lab: Lab, busy: bool) -> None:
+    """So that no cell of a disturbed machine is kept, let alone published. A quick slice only says that it was one."""
+    if busy and not lab.quick:
+        sys.exit("this machine is busy, or its host kept much of it; run this again when it is quiet")
+
+
 def short_prompts(lab: Lab, num_prompts: int, max_new_tokens: int, engine: dict[str, Any]) -> list[TraceRow]:
     """What the timed figures run over: short prompts of HellaSwag and chat, `num_prompts` of each, and SmolLM2's answers."""
     trace = api.record(

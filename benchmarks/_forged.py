@@ -1,6 +1,7 @@
 """The lab's own drafts: forged for TinyLlama and SmolLM2, each with its deep, thin equal. `just lab-drafts` builds them.
 
-They take hours; every part resumes. They lie in DRAFTSMITH_LAB/drafts, by name, and later work takes them from there."""
+`forge` finds how to make them, once: a recipe, which stands in the repository. From it anybody makes them anew, in the time
+that their own training takes. They lie in DRAFTSMITH_LAB/drafts, and later work takes them from there."""
 
 import json
 import sys
@@ -9,17 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks._drafts import copied
-from benchmarks._evidence import Lab, open_lab
+from benchmarks._drafts import by_order, copied, layer_order
+from benchmarks._evidence import ROOT, Lab, open_lab
+from benchmarks._rounded import bfloat16_units
 from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
+from draftsmith.core.provenance import has_bf16_units, machine
+from draftsmith.core.shapes import model_shape
+from draftsmith.core.store import digest, read_json, write_json
 from draftsmith.forge.contest import DEEP, OURS
+from draftsmith.forge.rounds import sizes_of
 
-HOURS = {"tinyllama": 1.0, "smollm2": 0.9}
+HOURS = {"tinyllama": 1.8, "smollm2": 1.3}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
+RECIPES = ROOT / "benchmarks" / "recipes"
 _ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 32}
 _PROMPTS = {"tinyllama": 150, "smollm2": 400}
 _BATCH = {"tinyllama": 8, "smollm2": 16}  # sequences a step
+_LEAST_TOKENS = 100_000  # that the last draft must have learnt from: else there was no time to forge
 
 
 @dataclass(frozen=True)
@@ -29,12 +37,38 @@ class Forged:
     draft: Path
     trimmed: Path | None
     deep: Path
-    record: dict[str, Any]
 
 
-def forged(lab: Lab, name: str) -> Forged:
-    """Built on first use."""
-    store = _store(lab)
+def recipe_of(lab: Lab, name: str) -> dict[str, Any]:
+    """What forging came to: sizes, steps and learning rates."""
+    path = (lab.drafts / "quick-recipes" if lab.quick else RECIPES) / f"{name}.json"
+    if not path.exists():
+        recipe, drafts = _forge(lab, name)
+        for which, model in drafts.items():
+            copied(model, _place(lab, name, recipe, which))
+        write_json(path, recipe)
+    found: dict[str, Any] = read_json(path)
+    return found
+
+
+def forged(lab: Lab, name: str, recipe: dict[str, Any]) -> Forged:
+    """Made by a recipe."""
+    draft, deep = (_made(lab, name, recipe, which) for which in ("forged", "deep"))
+    trimmed = None
+    if rows := recipe["output_rows"]:
+        how: dict[str, Any] = {"shape": {"rows": rows}, "engine": _ENGINE, "store": _store(lab)}
+        trimmed = api.prune(source=draft, trace=learnt_from(lab, name), **how).folder / "model"
+    return Forged(draft, trimmed, deep)
+
+
+def learnt_from(lab: Lab, name: str) -> Path:
+    """What the target wrote for the forged draft to learn, as `forge` records it."""
+    more: dict[str, Any] = {"max_new_tokens": _new_tokens(lab), "top_logprobs": 16, "engine": _ENGINE, "store": _store(lab)}
+    return recorded(lab, getattr(lab, name), "train", JUDGED, _PROMPTS[name], **more)
+
+
+def _forge(lab: Lab, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
+    precision, order = "float32" if has_bf16_units() is False else "bfloat16", layer_order(lab, name)
     made = api.forge(
         target=getattr(lab, name),
         datasets=JUDGED,
@@ -43,28 +77,70 @@ def forged(lab: Lab, name: str) -> Forged:
         context=256,
         train_prompts=4 if lab.quick else _PROMPTS[name],
         held_prompts=4 if lab.quick else 32,
-        live_prompts=2,  # `headline` runs them live on more
+        live_prompts=1,  # `headline` runs them live on more
         max_new_tokens=_new_tokens(lab),
-        learning={"batch": _BATCH[name], "micro_batch": 4, "length": 512, "save_every": 20},
+        learning=_learning(name, precision),
         first_steps=2 if lab.quick else 20,
+        layer_order=order,
         timing={"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 16, "min_rounds": 4, "max_rounds": 8},
         tensor_parallel=TENSOR_PARALLEL[name],
         engine=_ENGINE,
-        store=store,
+        store=_store(lab),
     )
-    paths = {one.name: _named(lab, name, one.name, one.fingerprint, store) for one in made.record.contenders}
-    record = made.record.model_dump(mode="json")
-    whole, trimmed = OURS
-    draft, deep = paths[whole], paths.get(DEEP)
-    if draft is None or deep is None:
+    if made.record.tokens < _LEAST_TOKENS and not lab.quick:
+        sys.exit(f"{HOURS[name]} hours left time for {made.record.tokens:,} tokens of training: no draft is forged with so few")
+    models = {one.name: one.fingerprint for one in made.record.contenders}
+    if DEEP not in models:
         sys.exit(f"the best draft of {name} has more than a quarter of its layers: none is four times as deep")
-    return Forged(draft, paths.get(trimmed), deep, record)
+    drafts = {which: _model(_store(lab), models[called]) for which, called in (("forged", OURS[0]), ("deep", DEEP))}
+    decided, trimmed = read_json(made.folder / "decisions.json"), OURS[1] in models
+    (rate,) = (value for key, value in decided.items() if key.startswith("learning rate of") and key.endswith("round 2"))
+    recipe = {
+        "forged": {"sizes": sizes_of(model_shape(drafts["forged"])), "rate": rate},
+        "deep": {"sizes": sizes_of(model_shape(drafts["deep"])), "rate": decided["learning rate of deep and thin"]},
+        "steps": round(made.record.tokens / (_BATCH[name] * 512)),
+        "output_rows": decided["output rows"] if trimmed else None,
+        "precision": precision,
+        "layer_order": order,
+        "forged_on": machine()["cpu"],
+        "forge": made.record.model_dump(mode="json"),
+    }
+    return recipe, drafts
 
 
-def learnt_from(lab: Lab, name: str) -> Path:
-    """What the target wrote for the forged draft to learn, as `forge` recorded it."""
-    more: dict[str, Any] = {"max_new_tokens": _new_tokens(lab), "top_logprobs": 16, "engine": _ENGINE, "store": _store(lab)}
-    return recorded(lab, getattr(lab, name), "train", JUDGED, _PROMPTS[name], **more)
+def _made(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
+    """Cut and trained as `forge` does, unless it is there."""
+    folder = _place(lab, name, recipe, which)
+    if folder.exists():
+        return folder
+    target, train, store = getattr(lab, name), learnt_from(lab, name), _store(lab)
+    sizes, whole = recipe[which]["sizes"], sizes_of(model_shape(target))
+    smaller = {size: count for size, count in sizes.items() if count != whole[size]}
+    by = by_order(recipe["layer_order"], smaller)
+    cut = api.prune(source=target, trace=train, shape=smaller, pruners=by, num_rows=12, engine=_ENGINE, store=store)
+    steps = recipe["steps"]
+    how = {"steps": steps, "warmup_steps": max(1, steps // 20), "learning_rate": recipe[which]["rate"]}
+    with bfloat16_units():
+        learning = {**_learning(name, recipe["precision"]), **how}
+        made = api.distill(student=cut.folder / "model", trace=train, train=learning, store=store)
+    return copied(made.folder / "model", folder)
+
+
+def _learning(name: str, precision: str) -> dict[str, Any]:
+    return {"batch": _BATCH[name], "micro_batch": 8, "length": 512, "save_every": 20, "precision": precision}
+
+
+def _place(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
+    return lab.drafts / f"{name}-{which}-{digest(recipe)[:8]}"
+
+
+def _model(store: Path, fingerprint: str | None) -> Path:
+    """A checkpoint of the forge's store, by what it says of itself."""
+    return next(
+        path.parent / "model"
+        for path in sorted((store / "distilled").glob("*/record.json"))
+        if json.loads(path.read_text())["fingerprint"] == fingerprint
+    )
 
 
 def _store(lab: Lab) -> Path:
@@ -75,32 +151,13 @@ def _new_tokens(lab: Lab) -> int:
     return 16 if lab.quick else 200
 
 
-def _named(lab: Lab, target: str, name: str, fingerprint: str | None, store: Path) -> Path | None:
-    """A checkpoint of the forge's store, copied to where people find it."""
-    if fingerprint is None:
-        return None
-    folder = lab.drafts / f"{target}-{name.replace(', ', '-').replace(' ', '-')}-{fingerprint[:8]}"
-    if not folder.exists():
-        found = next(
-            path.parent / "model"
-            for kind in ("distilled", "checkpoints")
-            for path in sorted((store / kind).glob("*/record.json"))
-            if json.loads(path.read_text())["fingerprint"] == fingerprint
-        )
-        copied(found, folder)
-    return folder
-
-
 def main() -> None:
     """Build all of them, and say how long it took."""
     lab = open_lab("lab-drafts", quick=False)
     for name in ("smollm2", "tinyllama"):
         began = time.monotonic()
-        made = forged(lab, name)
-        hours = (time.monotonic() - began) / 3600
-        print(
-            f"{name}: {made.draft}, {made.deep}: {hours:.2f} hours now, {made.record['seconds'] / 3600:.2f} in all", flush=True
-        )
+        made = forged(lab, name, recipe_of(lab, name))
+        print(f"{name}: {made.draft}, {made.deep}: {(time.monotonic() - began) / 3600:.2f} hours", flush=True)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
     engine = {"kind": "transformers", "dtype": "float32", "threads": 2, "batch_size": 128}
     more: dict[str, Any] = {"engine": engine, "top_logprobs": _KEPT, "shard_size": engine["batch_size"]}
     train = recorded(lab, target, "train", SHORT, num_prompts, max_prompt_tokens=400, **more)
-    found: dict[str, Any] = {"trace": train, "held_out": recorded(lab, target, "probe", JUDGED, 16)}
+    found: dict[str, Any] = {"trace": train, "held_out": recorded(lab, target, "probe", JUDGED, 16, engine=engine)}
     if not lab.quick:  # five examples a question: long prompts, which take their time
         mmlu = recorded(lab, target, "train", ("mmlu",), max(1, num_prompts // 5), **more)
         found["text"] = {"mmlu": {"path": str(mmlu), "weight": 0.15}}

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks._drafts import by_order, layer_order
 from benchmarks._evidence import Lab, Result, run
 from benchmarks._rounded import bfloat16_units
 from draftsmith import api
@@ -29,7 +30,7 @@ class Case:
     target: Path
     shapes: dict[str, dict[str, int]]
     learned: bool  # by l0, before the training of what is left; else by depth and width
-    reads: str  # the arithmetic in which the train split is recorded and layers are chosen
+    reads: str  # the arithmetic in which the train split is recorded and what `width` keeps is chosen
     steps: int  # of the training of what is left
 
 
@@ -83,9 +84,10 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     text = {**_web(lab), "answers": {"path": str(train), "weight": 1.0}}
     arithmetic = lab.arithmetic()
     learning = _train(8 if lab.quick else 120, 1e-4, arithmetic)
-    by: list[dict[str, Any]] = [{"kind": "depth"}, *([{"kind": "width"}] if name == "deep" else [])]
     if case.learned:
         by = [{"kind": "l0", "settings": {"text": text, "train": learning, "mask_rate": 1.0, "price_rate": 5.0}}]
+    else:
+        by = by_order(layer_order(lab, "tinyllama"), case.shapes[name])
     common: dict[str, Any] = {"trace": train, "engine": {"dtype": case.reads, "threads": 2}, "store": lab.store}
     with bfloat16_units():
         cut = api.prune(source=case.target, shape=case.shapes[name], pruners=by, **common)

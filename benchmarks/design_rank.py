@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._evidence import ROOT, Lab, Result, run
+from benchmarks._drafts import by_order, layer_order
+from benchmarks._evidence import ROOT, Lab, Result, refuse_busy, run
 from benchmarks._taught import lessons, recorded, training
 from draftsmith import api
 from draftsmith.core.provenance import machine, timed_on
 from draftsmith.core.records import Profile
 from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import read_json, read_record, write_json
+from draftsmith.core.timing import watched
 from draftsmith.forge.ground import shapes_to_time
 from draftsmith.theory.latency import shape_arrays
 from draftsmith.theory.law import AcceptanceLaw, Probe, fit_law
@@ -35,12 +37,13 @@ ENGINE = {"kind": "transformers", "dtype": "bfloat16", "threads": 2}
 
 def measure(lab: Lab) -> Result:
     """Rank correlation of predicted with measured throughput, and how far the chosen shape is from the best."""
+    seconds, considered = lab.kept("search", partial(_search_seconds, lab))
     study = _Study(lab)
     committed = (lab.store if lab.quick else PREDICTIONS) / "design_rank.json"
     if not committed.exists():
         write_json(committed, study.predict())
-        if not lab.quick:
-            sys.exit(f"predicted; commit {committed.relative_to(ROOT)} before any of them is trained, and run this again")
+    if not lab.quick and not _is_committed(committed):
+        sys.exit(f"predicted; commit {committed.relative_to(ROOT)} before any of them is trained, and run this again")
     promised = read_json(committed)
     if (here := timed_on(machine())) != promised["machine"]:
         sys.exit(f"predicted for {promised['machine']}: to be measured there, and this is {here}")
@@ -49,7 +52,6 @@ def measure(lab: Lab) -> Result:
     gains = [one["speedup"] for one in measured]
     correlation = _spearman(np.array(predicted), np.array(gains))
     chosen = gains[int(np.argmax(predicted))] / max(gains)
-    seconds, considered = _search_seconds(lab)
     return Result(
         claim="Design ranks shapes before they are trained as measurement does afterwards",
         value=f"Spearman {correlation:.3f}; the chosen shape reaches {100 * chosen:.1f}% of the best; {considered:,} "
@@ -93,7 +95,7 @@ class _Study:
         file = lab.store / "design_rank.yaml"
         write_json(file, shapes_to_time(read_json(lab.smollm2 / "config.json"), model_shape(lab.smollm2)))  # JSON is YAML
         times = api.profile_shapes(shapes=file, **self._common)
-        probed = [self._trained(sizes) for sizes in (PROBES[:2] if lab.quick else PROBES)]
+        probed = [self._probed(sizes) for sizes in (PROBES[:2] if lab.quick else PROBES)]
         made = api.design(
             source=lab.smollm2, profile=profile.folder, shapes=times.folder, tokens=probed[0]["tokens"], context=CONTEXT,
             probes=[{"checkpoint": one["checkpoint"], "scorecard": one["scorecard"]} for one in probed],
@@ -103,7 +105,7 @@ class _Study:
         speeds = _predicted(model_shape(lab.smollm2), made.record, read_record(Profile, profile.folder), unseen, probed)
         shapes = [{"sizes": sizes, "tokens_per_second": speed} for sizes, speed in zip(unseen, speeds, strict=True)]
         for one in probed:  # where they lie is of this machine only
-            del one["checkpoint"], one["scorecard"]
+            del one["checkpoint"], one["scorecard"], one["records"]
         return {"machine": timed_on(machine()), "shapes": shapes, "probes": probed, "law": made.record.law}
 
     def measure(self, sizes: dict[str, int]) -> dict[str, Any]:
@@ -116,10 +118,12 @@ class _Study:
         points = api.predict(profile=profile.folder, scorecard=card, store=store).record.points
         best = max(points, key=lambda point: point.tokens_per_second)
         engine = {**ENGINE, "batch_size": 1}
-        live = api.evaluate_live(
-            trace=self._test, target=target, draft=draft, lookaheads=(0, best.lookahead), engine=engine, store=store
-        )
+        with watched() as others:
+            live = api.evaluate_live(
+                trace=self._test, target=target, draft=draft, lookaheads=(0, best.lookahead), engine=engine, store=store
+            )
         speeds = {cell.lookahead: cell.speed for cell in live.record.cells}
+        refuse_busy(self._lab, others.busy or profile.record.busy)
         row = {
             **one,
             "lookahead": best.lookahead,
@@ -130,10 +134,27 @@ class _Study:
         print(sizes, row["speedup"], row["by replay and profile"], flush=True)
         return row
 
+    def _probed(self, sizes: dict[str, int]) -> dict[str, Any]:
+        """A probe: what `design` reads of it, its two records, is kept, so that another machine can go on."""
+
+        def made() -> dict[str, Any]:
+            one = self._trained(sizes)
+            return {
+                **one,
+                "records": {kind: read_json(Path(one[kind]) / "record.json") for kind in ("checkpoint", "scorecard")},
+            }
+
+        one: dict[str, Any] = self._lab.kept(f"probe-{_name(sizes)}", made)
+        for kind, record in one["records"].items():
+            one[kind] = str(self._lab.store / "probes" / _name(sizes) / kind)
+            write_json(Path(one[kind]) / "record.json", record)
+        return one
+
     def _trained(self, sizes: dict[str, int]) -> dict[str, Any]:
         target, store, taught = self._lab.smollm2, self._lab.store, self._taught
         engine = {"dtype": "float32", "threads": 2}
-        cut = api.prune(source=target, trace=taught["trace"], shape=sizes, engine=engine, store=store)
+        by = by_order(layer_order(self._lab, "smollm2"), sizes)
+        cut = api.prune(source=target, trace=taught["trace"], shape=sizes, pruners=by, engine=engine, store=store)
         train = training(self._lab, self._steps, RATE)
         made = api.distill(student=cut.folder / "model", **taught, check_every=10**6, train=train, store=store)
         card = api.evaluate(
@@ -171,6 +192,12 @@ def _predicted(
         shape_arrays(shapes), source, made.latency, law, probed[0]["tokens"], table, Traffic({1: 1.0}, CONTEXT), LOOKAHEADS
     )
     return [float(speed) for speed in found.tokens_per_second]
+
+
+def _is_committed(path: Path) -> bool:
+    """As it stands: git sees nothing about it to tell."""
+    words = ["git", "status", "--porcelain", "--ignored", "--", str(path)]
+    return not subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _spearman(one: np.ndarray, other: np.ndarray) -> float:

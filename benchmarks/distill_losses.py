@@ -56,7 +56,7 @@ def measure(lab: Lab) -> Result:
         unit=f"tokens per step at lookahead {LOOKAHEAD} on the probe split, all after the same tokens",
         goal="at least 5 losses on the same cut, the best acceptance-aware loss said against plain KL, one run of several "
         "million tokens",
-        holds=lab.quick or (len(reached) >= 5 and trained.tokens >= 3e6 and bend[-1][1] > bend[0][1]),
+        holds=lab.quick or (len(reached) >= 5 and trained.tokens >= 3e6 and _bends(bend)),
         spread="the two learning rates of each loss are in the details",
         workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers by depth, {kept[winner].tokens / 1e6:.2f}M tokens each, "
         f"the best loss {trained.tokens / 1e6:.2f}M, recorded output of the train prompts of all data sets ({PROMPTS} of "
@@ -68,6 +68,13 @@ def measure(lab: Lab) -> Result:
             "long": {"loss": winner, "curve": bend},
         },
     )
+
+
+def _bends(curve: list[tuple[int, float]]) -> bool:
+    """Whether it rises, and less in its last third than in its first."""
+    third = max(1, len(curve) // 3)
+    first, last = (curve[end][1] - curve[end - third][1] for end in (third, -1)) if len(curve) > third else (0.0, 0.0)
+    return first > last and curve[-1][1] > curve[0][1]
 
 
 def _last(made: DistilledCheckpoint) -> float:

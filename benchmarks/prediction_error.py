@@ -4,7 +4,6 @@ A machine's speed drifts by more than the error that is to be shown, within seco
 on transformers step by step, on vLLM by four steps, or by one where steps are long. Both see the same moments, and neither sees
 the other's steps. What the machine's host disturbs is run again (`_turns.Turns.undisturbed`)."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._drafts import depth_cut, noisy_copy
-from benchmarks._evidence import Lab, Result, run
+from benchmarks._evidence import Lab, Result, refuse_busy, run
 from benchmarks._turns import Take, Task, Turns, transformers_turns
 from draftsmith import api
 from draftsmith.core import registry
@@ -155,12 +154,12 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
             every = pair.every if batch == 1 else 1
             rows, chances = at.rows[::every], at.chances[::every]
             seen = all(others_seen() for _ in range(_LOOKS))
-            _refuse_busy(lab, seen)
+            refuse_busy(lab, seen)
             turns = at.take(Task(rows, chances, lookahead, batch, *ends, pair.every_step))
             found = {"engine": engine, "target": pair.target.name, "draft": draft.name, "lookahead": lookahead, "batch": batch}
             found |= _compare(plugin, turns, lookahead, batch)
             print({name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}, flush=True)
-            _refuse_busy(lab, turns.busy)
+            refuse_busy(lab, turns.busy)
             where = {"cpu": machine()["cpu"], "busy": seen or turns.busy, "versions": plugin.versions()}
             return {**found, **where, "trace": at.trace.fingerprint}
 
@@ -169,12 +168,6 @@ def _cells(lab: Lab, engine: str, pair: Pair, draft: Path) -> list[dict[str, Any
             for k in pair.lookaheads
             for b in BATCHES
         ]
-
-
-def _refuse_busy(lab: Lab, busy: bool) -> None:
-    """So that no cell of a disturbed machine is kept, let alone published. A quick slice only says that it was one."""
-    if busy and not lab.quick:
-        sys.exit("this machine is busy, or its host kept much of it; run this again when it is quiet")
 
 
 def _ready(lab: Lab, engine: str, plugin: Engine, pair: Pair, draft: Path, stack: ExitStack) -> Ready:
