@@ -63,7 +63,7 @@ def print_checkpoint(kept: Kept[PrunedCheckpoint]) -> None:
 
 def print_design(kept: Kept[Design]) -> None:
     made = kept.record
-    table = _narrow(f"The best draft of every depth, cut from {made.source}, after {made.tokens / 1e6:.1f}M tokens")
+    table = _narrow(f"The best draft of every depth, cut from {made.source}, after {made.training}")
     sizes = ("layers", "heads", "kv_heads", "hidden", "intermediate", "vocabulary")
     names = ("lay\ners", "heads", "kv", "hidden", "neu\nrons", "rows", "M wei\nghts", "ahead", "tokens\n/step", "draft\nms")
     for name in names:

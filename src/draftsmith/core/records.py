@@ -126,6 +126,7 @@ class DesignCandidate(StrictConfig):
     tokens_per_step: float
     acceptance: float
     draft_ms: float
+    tokens: int  # that it is to be trained on
 
 
 class DesignProbe(StrictConfig):
@@ -146,7 +147,8 @@ class Design(StrictConfig):
     source: str
     engine: str
     considered: int
-    tokens: int
+    tokens: int | None
+    training_flops: float | None
     shares: dict[int, float]
     context: int
     plain_tokens_per_second: float
@@ -156,6 +158,13 @@ class Design(StrictConfig):
     probes: tuple[DesignProbe, ...]
     law: dict[str, tuple[float, float]]  # each slope and its standard deviation
     latency: LatencyModel
+
+    @property
+    def training(self) -> str:
+        """How much of it a draft is to have."""
+        if self.tokens is not None:
+            return f"{self.tokens / 1e6:.1f}M tokens"
+        return f"{self.training_flops:.1e} flops of training"
 
 
 class LearningPoint(StrictConfig):

@@ -18,13 +18,14 @@ def design(made: Design) -> Any:
     tooltip = [
         "shape:N",
         "parameters:N",
+        "tokens:N",
         *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("speedup", "error", "tokens_per_step")),
     ]
     marks = points.mark_point(filled=True, size=110).encode(x=x, y=y, color=colour, tooltip=tooltip)
     labels = points.mark_text(dy=-12).encode(x=x, y=y, text="layers:N")
     probe = alt.Chart(alt.Data(values=[_value(made.next_probe)])).mark_point(shape="diamond", size=260, strokeWidth=2)
     title = {
-        "text": f"Drafts cut from {made.source}, after {made.tokens / 1e6:.1f}M tokens",
+        "text": f"Drafts cut from {made.source}, after {made.training}",
         "subtitle": [
             f"best: {best.shape.depth}, {best.speedup:.2f} x plain at lookahead {best.lookahead}",
             "numbers: layers; line: no shape is both faster and accepted more; diamond: what to try next",
@@ -39,6 +40,7 @@ def _value(one: DesignCandidate) -> dict[str, Any]:
         "draft_ms": one.draft_ms,
         "acceptance": one.acceptance,
         "tokens_per_step": one.tokens_per_step,
+        "tokens": one.tokens,
         "speedup": one.speedup,
         "error": one.error,
         "layers": one.shape.layers,

@@ -84,7 +84,7 @@ class Rounds:
             source=str(ground.source),
             profile=str(ground.profile),
             shapes=str(ground.times),
-            tokens=max(1, self._tokens_of_the_last()),
+            training_flops=self._flops_of_the_last(),
             probes=tuple(ProbeRecords(checkpoint=str(one.checkpoint), scorecard=str(one.scorecard)) for one in self.trained),
             batches=config.batches,
             context=config.context,
@@ -216,10 +216,11 @@ class Rounds:
         """Of what was trained so far, less what cutting and replaying take beside it."""
         return _BUSY * float(np.mean([one.flops_per_second for one in self.trained]))
 
-    def _tokens_of_the_last(self) -> int:
-        """What a shape like the last one tried would have seen at the end."""
+    def _flops_of_the_last(self) -> float:
+        """What the last shape's training may take: of a small one that is more tokens. At least what the first probe's took."""
         seconds = self._training_seconds() * _SHARES[2] / self._last_ones / (1 + _SEARCH * len(self.ground.config.rates))
-        return int(seconds * self._flops_per_second() / _flops(self.trained[-1].shape))
+        first = self.trained[0]
+        return max(seconds * self._flops_per_second(), first.record.tokens * _flops(first.shape))
 
 
 def sizes_of(shape: Shape) -> dict[str, int]:

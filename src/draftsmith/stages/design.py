@@ -1,11 +1,11 @@
-"""Stage `design`: which shape to cut from a source, for the traffic that it will serve and the tokens it may be trained on.
+"""Stage `design`: which shape to cut from a source, for the traffic that it will serve and the training it may have.
 Reads a source's config, a Profile of the target, a ShapeProfile and probes; writes a Design. Pure arithmetic, no engine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from draftsmith.core.checkpoints import find_model, model_name
 from draftsmith.core.config import StrictConfig
@@ -28,7 +28,7 @@ from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import Store, digest, read_json, read_record
 from draftsmith.theory.latency import Pass, fit, shape_arrays
 from draftsmith.theory.law import SLOPES, AcceptanceLaw, Probe, fit_law
-from draftsmith.theory.search import Bounds, Ranked, Traffic, legal_shapes, pareto, rank
+from draftsmith.theory.search import Bounds, Ranked, Traffic, flops_per_token, legal_shapes, pareto, rank
 from draftsmith.theory.throughput import StepTable, throughput
 
 _FRONT = 200  # of the front, what is kept
@@ -43,15 +43,16 @@ class ProbeRecords(StrictConfig):
 
 class DesignConfig(StrictConfig):
     """`profile` is of the target, with or without a draft; `shapes` times shapes of the source's kind, on the same engine.
-    `tokens` is what the draft will be trained on. `batches`: batch sizes, each with its share of the tokens that are served.
-    `rows`, a RowsCard of one of the probes, lets the number of output rows be chosen as well. `tensor_parallel` is what the
-    draft must be divisible by, if not the profile's."""
+    `tokens` is what the draft will be trained on, or `training_flops`, which a small shape makes more tokens of. `batches`:
+    batch sizes, each with its share of the tokens that are served. `rows`, a RowsCard of one of the probes, lets the number of
+    output rows be chosen as well. `tensor_parallel` is what the draft must be divisible by, if not the profile's."""
 
     source: str
     profile: str
     shapes: str
     probes: tuple[ProbeRecords, ...] = Field(min_length=1)
-    tokens: int = Field(ge=1)
+    tokens: int | None = Field(None, ge=1)
+    training_flops: float | None = Field(None, gt=0)
     batches: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]] = Field({1: 1.0}, min_length=1)
     context: int | None = Field(None, ge=1)
     lookaheads: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 3, 4, 5, 6, 7, 8), min_length=1)
@@ -59,6 +60,12 @@ class DesignConfig(StrictConfig):
     tensor_parallel: int | None = Field(None, ge=1)
     most_parameters: int | None = Field(None, ge=1)
     memory_gb: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _training_is_said_once(self) -> Self:
+        if (self.tokens is None) == (self.training_flops is None):
+            raise ValueError("say how much the draft will be trained: `tokens`, or `training_flops`, one of them")
+        return self
 
 
 def design(config: DesignConfig, store: Store) -> Path:
@@ -96,13 +103,16 @@ def design(config: DesignConfig, store: Store) -> Path:
             "ask for smaller ones, or profile the target further",
         )
     candidates = legal_shapes(shape, family.hidden_rule, bounds, profile.dtype, list(coverage))
-    ranked = rank(candidates, shape, latency, law, config.tokens, steps, traffic, lookaheads, coverage)
+    learnt = config.tokens if config.training_flops is None else config.training_flops / flops_per_token(candidates)
+    assert learnt is not None, "one of the two is said"
+    ranked = rank(candidates, shape, latency, law, learnt, steps, traffic, lookaheads, coverage)
     plain = _plain(profile, traffic)
     record = Design(
         source=model_name(source),
         engine=profile.engine.kind,
         considered=len(candidates.layers),
         tokens=config.tokens,
+        training_flops=config.training_flops,
         shares=dict(config.batches),
         context=traffic.context,
         plain_tokens_per_second=plain,
@@ -207,6 +217,7 @@ def _candidates(ranked: Ranked, places: np.ndarray, source: Shape, plain: float)
             tokens_per_step=float(ranked.tokens_per_step[place]),
             acceptance=float(ranked.acceptance[place]),
             draft_ms=float(ranked.draft_ms[place]),
+            tokens=int(ranked.tokens[place]),
         )
         for place in places.tolist()
     )

@@ -48,9 +48,10 @@ class AcceptanceLaw:
     covariance: Array
     rises: Array
 
-    def logit(self, shapes: ShapeArrays, tokens: float) -> tuple[Array, Array]:
-        """Of the first proposal's acceptance: the expected one, and its standard deviation."""
-        rows = _features(shapes, np.full(len(shapes.layers), tokens), self.source, self.reference_tokens)
+    def logit(self, shapes: ShapeArrays, tokens: Array | float) -> tuple[Array, Array]:
+        """Of the first proposal's acceptance after training on so many tokens, each shape on its own number of them or all on
+        one: the expected one, and its standard deviation."""
+        rows = _features(shapes, np.broadcast_to(tokens, len(shapes.layers)), self.source, self.reference_tokens)
         variance = np.einsum("nf,fg,ng->n", rows, self.covariance, rows) + _NOISE**2
         return rows @ self.mean, np.sqrt(variance)
 

@@ -42,7 +42,7 @@ class Traffic:
 @dataclass(frozen=True)
 class Ranked:
     """Candidates with what is expected of them. `acceptance` is that of a step's first proposal; `error` is the relative
-    standard deviation of the throughput."""
+    standard deviation of the throughput; `tokens` is what each has learnt from."""
 
     shapes: ShapeArrays
     tokens_per_second: Array
@@ -52,6 +52,7 @@ class Ranked:
     acceptance: Array
     draft_ms: Array
     parameters: Array
+    tokens: Array
 
     def shape(self, place: int, source: Shape) -> Shape:
         """One candidate as a shape that is cut from a source."""
@@ -98,20 +99,21 @@ def rank(
     source: Shape,
     latency: LatencyModel,
     law: AcceptanceLaw,
-    tokens: float,
+    tokens: Array | float,
     steps: StepTable,
     traffic: Traffic,
     lookaheads: Sequence[int],
     coverage: Mapping[int, float] | None = None,
 ) -> Ranked:
-    """What each shape would give after `tokens` tokens of training, at its best lookahead at each batch size. `coverage`: the
-    share of proposals that a head of so many rows can make."""
+    """What each shape would give at its best lookahead at each batch size, after `tokens` tokens of training, its own number or
+    one for all. `coverage`: the share of proposals that a head of so many rows can make."""
     total = len(shapes.layers)
+    tokens_N = np.broadcast_to(tokens, total)
     chunks = [slice(low, min(low + _CHUNK, total)) for low in range(0, total, _CHUNK)]
     parts = [
         _rank_chunk(
             shapes.at(chunk),
-            source, latency, law, tokens, steps, traffic, tuple(lookaheads), coverage or {},
+            source, latency, law, tokens_N[chunk], steps, traffic, tuple(lookaheads), coverage or {},
         )
         for chunk in chunks
     ]  # fmt: skip
@@ -128,14 +130,14 @@ def _rank_chunk(
     source: Shape,
     latency: LatencyModel,
     law: AcceptanceLaw,
-    tokens: float,
+    tokens_N: Array,
     steps: StepTable,
     traffic: Traffic,
     lookaheads: tuple[int, ...],
     coverage: Mapping[int, float],
 ) -> Ranked:
     count = len(shapes.layers)
-    logit_N, std_N = law.logit(shapes, tokens)
+    logit_N, std_N = law.logit(shapes, tokens_N)
     sizes, place_N = np.unique(shapes.vocabulary, return_inverse=True)
     coverage_N = np.array([coverage.get(int(size), 1.0) for size in sizes])[place_N]
     per_step_KN = law.tokens_per_step(logit_N, lookaheads, coverage_N)
@@ -167,7 +169,13 @@ def _rank_chunk(
         acceptance=law.tokens_per_step(logit_N, (1,), coverage_N)[0] - 1.0,
         draft_ms=draft_N,
         parameters=parameters(shapes, source),
+        tokens=tokens_N,
     )
+
+
+def flops_per_token(shapes: ShapeArrays) -> Array:
+    """Of training: six for every weight in a matrix product."""
+    return 6.0 * (shapes.layers * (shapes.attention_weights + shapes.mlp_weights) + shapes.head_weights)
 
 
 def pareto(ranked: Ranked) -> np.ndarray:

@@ -9,12 +9,13 @@ from tests.unit.builders import shape
 def candidate(layers: int, draft_ms: float, tokens_per_step: float, speedup: float) -> DesignCandidate:
     return DesignCandidate(
         shape=shape(layers=layers), parameters=1_000_000, tokens_per_second=100 * speedup, speedup=speedup, error=0.05,
-        lookahead=3, tokens_per_step=tokens_per_step, acceptance=0.5, draft_ms=draft_ms,
+        lookahead=3, tokens_per_step=tokens_per_step, acceptance=0.5, draft_ms=draft_ms, tokens=2_000_000,
     )  # fmt: skip
 
 
 MADE = Design(
-    source="big", engine="fake", considered=3, tokens=2_000_000, shares={1: 1.0}, context=128, plain_tokens_per_second=100.0,
+    source="big", engine="fake", considered=3, tokens=2_000_000, training_flops=None, shares={1: 1.0}, context=128,
+    plain_tokens_per_second=100.0,
     by_depth=(candidate(2, 1.0, 2.0, 1.6), candidate(1, 0.5, 1.5, 1.3)),
     front=(candidate(1, 0.5, 1.5, 1.3), candidate(2, 1.0, 2.0, 1.6)),
     next_probe=candidate(2, 0.9, 1.9, 1.55), probes=(), law={},

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from draftsmith import api
 from draftsmith.cli import app
-from draftsmith.core.errors import PredictionError
+from draftsmith.core.errors import ConfigError, PredictionError
 from draftsmith.core.records import AcceptanceCurve, AcceptancePoint, DistilledCheckpoint, LearningPoint
 from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import write_json
@@ -114,6 +114,21 @@ def test_a_probe_at_the_end_of_the_front_is_not_proposed_again(given: dict[str, 
 def test_limits_are_kept_to(given: dict[str, Any]) -> None:
     made = api.design(**given, most_parameters=12_000_000).record
     assert all(one.parameters <= 12_000_000 for one in (*made.by_depth, *made.front, made.next_probe))
+
+
+def test_of_the_same_arithmetic_a_small_shape_makes_more_tokens(given: dict[str, Any]) -> None:
+    by_tokens = api.design(**given).record
+    flops = 1_000_000 * 6.0 * (SOURCE.decoder_weights + SOURCE.head_weights)
+    made = api.design(**{**given, "tokens": None}, training_flops=flops).record
+    assert made.training == f"{flops:.1e} flops of training"
+    tokens = {one.shape.layers: one.tokens for one in made.by_depth}
+    assert tokens[1] > 2 * tokens[12]
+    assert {one.tokens for one in by_tokens.by_depth} == {1_000_000}
+    (whole,) = (one for one in made.by_depth if one.shape.layers == 12)
+    assert whole.tokens * 6.0 * (whole.shape.decoder_weights + whole.shape.head_weights) == pytest.approx(flops, rel=1e-3)
+    for more in ({"tokens": None}, {"training_flops": flops}):
+        with pytest.raises(ConfigError, match="`tokens`, or `training_flops`, one of them"):
+            api.design(**{**given, **more})
 
 
 @pytest.mark.parametrize("machine", [{"cpu": "another"}, {**MACHINE, "bf16_units": False}])
