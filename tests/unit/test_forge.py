@@ -1,6 +1,7 @@
 """Forging: what was decided stays decided, the time is kept to, and the shapes that are timed can be had."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from draftsmith.core.store import write_json
 from draftsmith.forge.contest import check_names
 from draftsmith.forge.decisions import Decisions
 from draftsmith.forge.ground import ForgeConfig, fitted_to, shapes_to_time
+from draftsmith.forge.rounds import Rounds
 from draftsmith.theory.search import deep_equal
 from tests.unit.builders import shape
 
@@ -18,6 +20,30 @@ BIG = {
     "model_type": "llama", "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4, "hidden_size": 2048,
     "intermediate_size": 5632, "vocab_size": 32000, "head_dim": 64, "pad_token_id": 31999,
 }  # fmt: skip
+
+
+class TestTime:
+    """Four shapes have a quarter of it, two another, and the last and its equal the rest; 15% are for live runs."""
+
+    def rounds(self, tmp_path: Path, spent: float, trained: int, **more: Any) -> Rounds:
+        config = ForgeConfig(target="t", datasets=("jsonl",), hours=1.0, **more)
+        Decisions(tmp_path).decide("seconds: all so far", lambda: spent)
+        ground = SimpleNamespace(config=config, decisions=Decisions(tmp_path))
+        return Rounds(ground, [None] * trained)  # type: ignore[arg-type, list-item]
+
+    @pytest.mark.parametrize(
+        ("trained", "round_", "share"), [(1, 0, 0.0625 / 0.9375), (4, 1, 0.125 / 0.75), (5, 1, 0.125 / 0.625), (6, 2, 0.5)]
+    )
+    def test_every_shape_has_its_share_of_what_is_left(self, tmp_path: Path, trained: int, round_: int, share: float) -> None:
+        left = 3600 * 0.85 - 1000
+        assert self.rounds(tmp_path, 1000, trained).seconds_of_the_next(round_) == pytest.approx(share * left)
+
+    def test_the_last_has_all_that_is_left_if_nothing_comes_after_it(self, tmp_path: Path) -> None:
+        last = self.rounds(tmp_path, 60, 2, shapes_tried=(2, 0), deep_thin=False)
+        assert last.seconds_of_the_next(2) == pytest.approx(3600 * 0.85 - 60)
+
+    def test_nothing_is_left(self, tmp_path: Path) -> None:
+        assert self.rounds(tmp_path, 4000, 3).seconds_of_the_next(0) == 0
 
 
 class TestDecisions:
@@ -45,10 +71,7 @@ class TestDecisions:
         for _ in range(2):
             assert Decisions(tmp_path).timed("train it", work) == tmp_path
         assert len(seen) == 2, "a stage that was done finds that out itself"
-        spent = Decisions(tmp_path)
-        assert 0 < spent.seconds() < 1
-        assert spent.seconds("train") == spent.seconds()
-        assert spent.seconds("record", "cut") == 0
+        assert 0 < Decisions(tmp_path).seconds() < 1
 
 
 class TestShapesToTime:

@@ -37,10 +37,9 @@ class Decisions:
         self.decide(f"{_SECONDS}{what}", lambda: time.monotonic() - began)
         return folder
 
-    def seconds(self, *kinds: str) -> float:
-        """Spent on parts whose names begin like this; on all of them if none is named."""
-        wanted = tuple(f"{_SECONDS}{kind}" for kind in kinds or ("",))
-        return float(sum(value for name, value in self._made().items() if name.startswith(wanted)))
+    def seconds(self) -> float:
+        """Spent on all parts so far."""
+        return float(sum(value for name, value in self._made().items() if name.startswith(_SECONDS)))
 
     def _made(self) -> dict[str, Any]:
         return read_json(self._path) if self._path.exists() else {}

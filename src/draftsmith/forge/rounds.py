@@ -24,7 +24,7 @@ from draftsmith.stages.distill import DistillConfig, distill
 from draftsmith.stages.evaluate import EvaluateConfig, evaluate
 from draftsmith.stages.prune import PruneConfig, prune
 
-_SHARES = (0.25, 0.25, 0.5)  # of the time for training: many shapes, some, and the last one (with its equal)
+_SHARES = (0.25, 0.25, 0.5)  # of the time left when training begins: many shapes, some, and the last one (with its equal)
 _BUSY = 0.85  # of the time for training is spent in steps
 _SEARCH = 0.1  # of the steps, for every learning rate that is tried
 _LEAST_STEPS = 4
@@ -185,42 +185,43 @@ class Rounds:
         return (*([depth] if "layers" in smaller else []), *([PrunerChoice(kind="width")] if {*smaller} - {"layers"} else []))
 
     def _steps(self, sizes: Mapping[str, int], round_: int) -> int:
-        """As many as this shape's part of the round's time allows."""
+        """As many as this shape's part of the time that is left allows."""
         config = self.ground.config
         if not self.trained:
             return config.first_steps
         shape = model_shape(self.ground.source).model_copy(update=dict(sizes))
-        seconds = self._training_seconds() * _SHARES[round_] / (*config.shapes_tried, self._last_ones)[round_]
-        if round_ == 2:
-            seconds /= 1 + _SEARCH * len(config.rates)
-        steps = int(seconds * self._flops_per_second() / _flops(shape) / config.step_tokens)
+        steps = int(self._flops_of_the_next(round_) / _flops(shape) / config.step_tokens)
         if steps < config.first_steps:
-            spent = self.ground.decisions.seconds("record", "time", "cut") / 60
+            spent = self.ground.decisions.seconds() / 60
             log.warning(
-                "there is time for %d steps of training only: recording, timing and cutting have taken %.0f of %.0f minutes. "
-                "With a larger budget the same command goes on from what they made",
+                "there is time for %d steps of training only: %.0f of %.0f minutes are gone. "
+                "With a larger budget the same command goes on from what was made in them",
                 max(_LEAST_STEPS, steps), spent, 60 * config.hours,
             )  # fmt: skip
         return max(_LEAST_STEPS, steps)
 
-    @property
-    def _last_ones(self) -> int:
-        return 2 if self.ground.config.deep_thin else 1
+    def _flops_of_the_next(self, round_: int) -> float:
+        """What the training of the next shape of a round may take, at the speed of those so far, less what cutting and
+        replaying take beside it. Of the last one's a part goes into searching its learning rate."""
+        seconds = self.seconds_of_the_next(round_)
+        if round_ == 2:
+            seconds /= 1 + _SEARCH * len(self.ground.config.rates)
+        return seconds * _BUSY * float(np.mean([one.flops_per_second for one in self.trained]))
 
-    def _training_seconds(self) -> float:
-        """What is left for training of the whole time, once everything was recorded, timed and cut, but for live runs."""
-        whole = self.ground.config.hours * 3600 * (1 - _LIVE_SHARE)
-        return max(0.0, whole - self.ground.decisions.seconds("record", "time", "cut"))
-
-    def _flops_per_second(self) -> float:
-        """Of what was trained so far, less what cutting and replaying take beside it."""
-        return _BUSY * float(np.mean([one.flops_per_second for one in self.trained]))
+    def seconds_of_the_next(self, round_: int) -> float:
+        """Its share of the time that is left, but for live runs: where parts took longer than was thought, those to come have
+        less."""
+        config = self.ground.config
+        counts = (*config.shapes_tried, 2 if config.deep_thin else 1)
+        shares = [share / max(1, count) for share, count in zip(_SHARES, counts, strict=True)]
+        to_come = [share for share, count in zip(shares, counts, strict=True) for _ in range(count)][len(self.trained) :]
+        left = config.hours * 3600 * (1 - _LIVE_SHARE) - self.ground.decisions.seconds()
+        return max(0.0, left) * shares[round_] / max(sum(to_come), shares[round_])
 
     def _flops_of_the_last(self) -> float:
         """What the last shape's training may take: of a small one that is more tokens. At least what the first probe's took."""
-        seconds = self._training_seconds() * _SHARES[2] / self._last_ones / (1 + _SEARCH * len(self.ground.config.rates))
         first = self.trained[0]
-        return max(seconds * self._flops_per_second(), first.record.tokens * _flops(first.shape))
+        return max(self._flops_of_the_next(2), first.record.tokens * _flops(first.shape))
 
 
 def sizes_of(shape: Shape) -> dict[str, int]:
