@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from benchmarks._evidence import Lab, Result, run
 from benchmarks._rounded import bfloat16_units
 from draftsmith import api
 from draftsmith.core.families import cut_config, family_of
-from draftsmith.core.provenance import machine
+from draftsmith.core.provenance import has_bf16_units, machine
 from draftsmith.core.shapes import Shape
 from draftsmith.core.store import read_json, write_json
 
@@ -36,11 +37,14 @@ class Case:
 
 def measure(lab: Lab) -> Result:
     """Tokens per step, draft latency and predicted throughput of every draft, side by side."""
+    trained = {
+        case.target: [lab.kept(f"{case.target.name}-{name}", partial(_draft, lab, case, name)) for name in case.shapes]
+        for case in _cases(lab)
+    }
     drafts = []
-    for case in _cases(lab):
-        trained = [lab.kept(f"{case.target.name}-{name}", partial(_draft, lab, case, name)) for name in case.shapes]
-        times = lab.kept(f"{case.target.name}-times", partial(_timed, lab, case.target, trained))
-        drafts += [{**one, **times[one["draft"]]} for one in trained]
+    for target, ones in trained.items():
+        times = lab.kept(f"{target.name}-times", partial(_timed, lab, target, ones))
+        drafts += [{**one, **times[one["draft"]]} for one in ones]
     verdicts = {target: _compare([one for one in drafts if one["target"] == target]) for target in _targets(drafts)}
     behind = [_limit(drafts, target, one["throughput"]) for target, one in verdicts.items() if one["throughput"] <= 1]
     gain = min(one["throughput"] for one in verdicts.values())
@@ -128,6 +132,8 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
 def _timed(lab: Lab, target: Path, drafts: list[dict[str, Any]]) -> dict[str, Any]:
     """By draft: its time and its throughput at the lookahead that is best for it. They may have been trained on different
     machines, so they are timed on one, by shape: what a model has learned does not change how long it takes."""
+    if has_bf16_units() is False and not lab.quick:
+        sys.exit("all drafts are trained; they are to be timed on a processor with units for bfloat16, and this one has none")
     config, found = read_json(target / "config.json"), {}
     for one in drafts:
         folder, shape = lab.store / "shapes" / f"{target.name}-{one['draft']}", Shape(**one["shape"])
