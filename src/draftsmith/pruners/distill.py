@@ -97,7 +97,7 @@ class _Distill:
             samples = open_samples(asked.text, checkpoint, job.unfinished / "tokens", run.length, run.seed, ranks)
             _check_taught(asked, samples)
             student = load_sharded(small, ranks, run.precision, run.save_activations, run.compile)
-            lesson = _lesson(asked, job, samples, ranks)
+            lesson = _lesson(asked, job, samples, checkpoint.eos_ids, ranks)
             with TrainingNotes(job.scratch, ranks) as notes:
                 check = _check(asked, student, checkpoint, ranks)
                 if not train(student, lesson, run, ranks, job.unfinished / "checkpoints", note=notes.add, check=check):
@@ -117,7 +117,7 @@ class _Distill:
         cut_trained(small, job.unfinished / "checkpoints", KeepPlan.everything(model_shape(small)), folder)
 
 
-def _lesson(asked: DistillSettings, job: PruneJob, samples: Samples, ranks: World) -> Lesson:
+def _lesson(asked: DistillSettings, job: PruneJob, samples: Samples, ends: tuple[int, ...], ranks: World) -> Lesson:
     teacher = None
     if asked.teacher is not None:
         path = find_model(asked.teacher)
@@ -131,6 +131,7 @@ def _lesson(asked: DistillSettings, job: PruneJob, samples: Samples, ranks: Worl
         method=asked.method,
         lookahead=asked.lookahead,
         on_policy_every=asked.on_policy_every,
+        ends=ends,
         seed=asked.train.seed,
     )
 

@@ -27,7 +27,7 @@ LOGITS = 1 << 25  # held at once: 128 MB in float32, of which a loss keeps a few
 class Lesson:
     """Samples and a loss. With a `teacher`, a model, it is asked itself; otherwise what was recorded of it must do.
     `acceptance_length` weighs every place of an output by the steps that it would save at `lookahead`, given how the student
-    does now. In every `on_policy_every`-th step the student writes what it then learns from."""
+    does now. In every `on_policy_every`-th step the student writes what it then learns from, up to a token of `ends`."""
 
     samples: Samples
     device: torch.device
@@ -36,6 +36,7 @@ class Lesson:
     method: DraftMethod = "greedy"
     lookahead: int = 5
     on_policy_every: int | None = None
+    ends: tuple[int, ...] = ()
     seed: int = 0
 
     def batch(self, model: Any, step: int, first: int, count: int) -> Batch:
@@ -43,11 +44,11 @@ class Lesson:
         numbers = range(first, first + count)
         found = [self.samples.sample(n) for n in numbers]
         if self._is_on_policy(step):
-            found = student_samples(model, found, [(self.seed, n) for n in numbers], self.device)
+            found = student_samples(model, found, [(self.seed, n) for n in numbers], self.device, self.ends)
         return collate(found, self.device)
 
     def num_asked(self, step: int, first: int, count: int) -> int:
-        """Tokens that are to be predicted in so many sequences."""
+        """Tokens that are to be predicted in so many sequences; of what the student writes itself, those that it may write."""
         if self._is_on_policy(step):
             return count * num_written(len(self.samples.sample(first).tokens_S))
         return sum(self.samples.num_asked(n) for n in range(first, first + count))

@@ -2,7 +2,7 @@
 
 Every sequence is drawn with a seed of its own, so that how sequences are spread over passes and ranks changes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,18 @@ def num_written(length: int) -> int:
 
 
 def student_samples(
-    model: Any, samples: Sequence[Sample], seeds: Sequence[tuple[int, ...]], device: torch.device
+    model: Any,
+    samples: Sequence[Sample],
+    seeds: Sequence[tuple[int, ...]],
+    device: torch.device,
+    ends: Collection[int] = (),
 ) -> list[Sample]:
-    """The first prompt of each sample, continued by the student at temperature 1."""
+    """The first prompt of each sample, continued by the student at temperature 1, to the first token that ends an output."""
     length = len(samples[0].tokens_S)
     count = num_written(length)
     prompts = [_prompt(sample)[-(length - count) :] for sample in samples]
     written_BN = _write(model, prompts, count, [np.random.default_rng(seed) for seed in seeds], device)
-    return [_sample(prompt, written, length) for prompt, written in zip(prompts, written_BN, strict=True)]
+    return [_sample(prompt, _ended(written, ends), length) for prompt, written in zip(prompts, written_BN, strict=True)]
 
 
 def _prompt(sample: Sample) -> np.ndarray:
@@ -70,9 +74,17 @@ def _write(
 
 
 def _draw(logits_BV: Tensor, noise: Sequence[np.random.Generator]) -> Tensor:
-    """One token for each row: the largest of logits with Gumbel noise."""
-    gumbel_BV = np.stack([one.gumbel(size=logits_BV.shape[1]).astype(np.float32) for one in noise])
-    return (logits_BV.float() + torch.from_numpy(gumbel_BV).to(logits_BV.device)).argmax(dim=-1)
+    """One token for each row: where a number between 0 and 1 falls among the probabilities, added up."""
+    up_to_BV = logits_BV.float().softmax(dim=-1).cumsum(dim=-1)
+    drawn_B1 = torch.tensor([[one.random()] for one in noise], dtype=up_to_BV.dtype, device=up_to_BV.device)
+    found_B1 = torch.searchsorted(up_to_BV, drawn_B1 * up_to_BV[:, -1:], right=True)
+    return found_B1[:, 0].clamp_max(logits_BV.shape[1] - 1)
+
+
+def _ended(written: np.ndarray, ends: Collection[int]) -> np.ndarray:
+    """Without what would follow the end: no draft is asked about it."""
+    places = np.flatnonzero(np.isin(written, list(ends)))
+    return written[: places[0] + 1] if len(places) else written
 
 
 def _sample(prompt: np.ndarray, written: np.ndarray, length: int) -> Sample:

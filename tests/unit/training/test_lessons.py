@@ -150,6 +150,26 @@ def test_what_a_student_writes_does_not_hang_on_who_is_beside_it(tmp_path: Path)
     assert all(len(one.asked_P) == num_written(LENGTH) for one in together)
 
 
+def test_nothing_is_asked_behind_the_end_of_what_a_student_writes(tmp_path: Path) -> None:
+    model, domain = model_of(tmp_path / "model", "llama"), packed(tmp_path / "rows")
+    samples = [domain.sample(at) for at in range(3)]
+    seeds = [(0, n) for n in range(3)]
+    whole = student_samples(model, samples, seeds, CPU)
+    end = int(whole[0].tokens_S[whole[0].asked_P[3] + 1])
+    for before, after in zip(whole, student_samples(model, samples, seeds, CPU, {end}), strict=True):
+        written = before.tokens_S[before.asked_P + 1].tolist()
+        expected = written[: written.index(end) + 1] if end in written else written
+        assert after.tokens_S[after.asked_P + 1].tolist() == expected
+
+
+def test_what_is_drawn_has_the_chances_that_the_student_gives_it() -> None:
+    from draftsmith.training.on_policy import _draw
+
+    chances = torch.tensor([0.5, 0.2, 0.0, 0.3])
+    drawn = _draw(chances.log().repeat(4000, 1), [np.random.default_rng((7, n)) for n in range(4000)])
+    assert torch.bincount(drawn, minlength=4) / 4000 == pytest.approx(chances.numpy(), abs=0.03)
+
+
 def test_a_student_continues_the_prompt_of_recorded_output_and_half_of_a_text() -> None:
     from draftsmith.training.on_policy import _prompt
 
