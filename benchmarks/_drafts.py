@@ -19,6 +19,7 @@ from draftsmith.core.provenance import has_bf16_units
 from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import read_json, write_json
 from draftsmith.core.trace import TraceReader, TraceRow
+from draftsmith.forge.rounds import pruners_by
 
 LAYERS = ROOT / "benchmarks" / "layers"
 _SEED = 1234
@@ -113,9 +114,8 @@ def layer_order(lab: Lab, of: str) -> list[int]:
 
 
 def by_order(order: list[int], sizes: dict[str, int]) -> list[dict[str, Any]]:
-    """The pruners that cut to some sizes, layers by an order that is known."""
-    depth = {"kind": "depth", "settings": {"order": order}}
-    return [*([depth] if "layers" in sizes else []), *([{"kind": "width"}] if {*sizes} - {"layers"} else [])]
+    """The pruners that cut to some sizes, layers by an order that is known, as `forge` has them."""
+    return [one.model_dump(mode="json") for one in pruners_by(order, sizes)]
 
 
 def _by_depth(target: Path) -> list[int]:
@@ -127,7 +127,8 @@ def _searched(lab: Lab, of: str) -> list[int]:
     target, store = getattr(lab, of), lab.drafts / "layers" / of
     engine = {"dtype": "float32" if has_bf16_units() is False else "bfloat16", "threads": 2}
     api.prune(source=target, trace=_tuning_trace(lab, of), shape={"layers": 1}, num_rows=12, engine=engine, store=store)
-    rounds = sorted((store / "searches").glob("depth-*/*-layers.json"), reverse=True)
+    last = next((store / "searches").glob("depth-*/001-layers.json"))  # another search may have been broken off
+    rounds = sorted(last.parent.glob("*-layers.json"), reverse=True)
     stay = [set(range(model_shape(target).layers)), *(set(read_json(path)[0]["layers"]) for path in rounds)]
     return [(more - fewer).pop() for more, fewer in pairwise(stay)]
 

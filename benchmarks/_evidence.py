@@ -88,9 +88,12 @@ def open_lab(name: str, quick: bool, carried: bool = False) -> Lab:
     return Lab(_folder("DRAFTSMITH_LAB"), _folder("DRAFTSMITH_DATA"), store, cells / "cells" / name, quick)
 
 
-def refuse_busy(lab: Lab, busy: bool) -> None:
-    """So that no cell of a disturbed machine is kept, let alone published. A quick slice only says that it was one."""
+def refuse_busy(lab: Lab, busy: bool, *timed: Path) -> None:
+    """So that no cell of a disturbed machine is kept, let alone published, nor the records that were `timed` meanwhile. A quick
+    slice only says that it was one."""
     if busy and not lab.quick:
+        for folder in timed:
+            shutil.rmtree(folder)
         sys.exit("this machine is busy, or its host kept much of it; run this again when it is quiet")
 
 

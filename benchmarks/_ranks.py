@@ -67,7 +67,7 @@ def main(path: str) -> None:
             gates = Gates(loaded.shape, model_shape(source).model_copy(update=job["wanted"]), 0)
             hooks = MaskHooks(loaded.model, loaded.layout, loaded.shape, gates.masks(gates.noise(0, 0)).to(ranks.device))
             share, size = shares(settings, ranks.size)
-            task = L0Task(loaded, gates, hooks, L0Settings(text=text, train=settings), share // size, ranks)
+            task = L0Task(loaded, gates, hooks, L0Settings(text=text, train=settings, settle=0), share // size, ranks)
         losses: dict[int, float] = {}
         seconds: list[float] = []
         last, peak = [time.perf_counter()], [before]

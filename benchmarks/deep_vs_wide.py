@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._drafts import by_order, layer_order
-from benchmarks._evidence import Lab, Result, run
+from benchmarks._evidence import Lab, Result, refuse_busy, run
 from benchmarks._rounded import bfloat16_units
 from draftsmith import api
 from draftsmith.core.families import cut_config, family_of
@@ -150,6 +150,7 @@ def _timed(lab: Lab, target: Path, drafts: list[dict[str, Any]]) -> dict[str, An
             engine=_engine("bfloat16"),
             store=lab.store,
         )
+        refuse_busy(lab, profile.record.busy, profile.folder)
         accepted = {int(lookahead): tokens for lookahead, tokens in one["tokens_per_step"].items()}
         best = api.predict(profile=profile.folder, tokens_per_step=accepted, store=lab.store).record.verdict.best
         replayed = (one["tokens_per_step_error"][str(best.lookahead)] or 0.0) / best.tokens_per_step

@@ -92,9 +92,11 @@ class _Study:
         """Tokens per second of shapes that were not trained, from those of the probes and the times of others."""
         lab = self._lab
         profile = api.profile(target=lab.smollm2, lookaheads=LOOKAHEADS, **self._common)
+        refuse_busy(lab, profile.record.busy, profile.folder)
         file = lab.store / "design_rank.yaml"
         write_json(file, shapes_to_time(read_json(lab.smollm2 / "config.json"), model_shape(lab.smollm2)))  # JSON is YAML
         times = api.profile_shapes(shapes=file, **self._common)
+        refuse_busy(lab, times.record.busy, times.folder)
         probed = [self._probed(sizes) for sizes in (PROBES[:2] if lab.quick else PROBES)]
         made = api.design(
             source=lab.smollm2, profile=profile.folder, shapes=times.folder, tokens=probed[0]["tokens"], context=CONTEXT,
@@ -115,6 +117,7 @@ class _Study:
         one = self._trained(sizes)
         draft, card = Path(one.pop("checkpoint")) / "model", one.pop("scorecard")
         profile = api.profile(target=target, draft=draft, lookaheads=LOOKAHEADS, **self._common)
+        refuse_busy(self._lab, profile.record.busy, profile.folder)
         points = api.predict(profile=profile.folder, scorecard=card, store=store).record.points
         best = max(points, key=lambda point: point.tokens_per_second)
         engine = {**ENGINE, "batch_size": 1}
@@ -123,7 +126,7 @@ class _Study:
                 trace=self._test, target=target, draft=draft, lookaheads=(0, best.lookahead), engine=engine, store=store
             )
         speeds = {cell.lookahead: cell.speed for cell in live.record.cells}
-        refuse_busy(self._lab, others.busy or profile.record.busy)
+        refuse_busy(self._lab, others.busy, live.folder)
         row = {
             **one,
             "lookahead": best.lookahead,

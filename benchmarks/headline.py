@@ -1,6 +1,5 @@
 """The headline: a forged draft against the deep, thin draft of equal parameters and equal training, live, on both engines."""
 
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,10 +9,11 @@ import numpy as np
 
 from benchmarks._drafts import copied
 from benchmarks._evidence import Lab, Result, run
-from benchmarks._forged import TENSOR_PARALLEL, forged, recipe_of
+from benchmarks._forged import TENSOR_PARALLEL, check_units, forged, recipe_of
 from benchmarks._live import Group, passed, ratios, speed, spread, there_and_back
 from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
+from draftsmith.core.checkpoints import model_fingerprint
 from draftsmith.core.protocols import EngineConfig
 from draftsmith.core.provenance import has_bf16_units, machine, timed_on
 from draftsmith.core.shapes import model_shape
@@ -64,22 +64,20 @@ def measure(lab: Lab) -> Result:
         workload=f"{', '.join(names)}, bf16, {ALONE} prompts ({PROMPTS} in batches) of the test split of {', '.join(JUDGED)} "
         f"each, {NEW_TOKENS} new tokens, each draft at its own best lookahead by a profile of the pair and replay on the probe "
         "split; at batch 1 there and back; vLLM with tensor parallel 2 for TinyLlama; stories15M with more positions than it "
-        "was trained on, since the prompts are longer; each target is forged once, and another machine that goes on makes the "
-        "same drafts anew: shapes, tokens and learning rates are the recipe's",
+        "was trained on, since the prompts are longer; each target is forged once, and another machine that goes on makes its "
+        "drafts alike: shapes, layers, steps and learning rates are the recipe's",
         details=details,
     )
 
 
 def _in_turn() -> tuple[str, ...]:
-    """What a processor can do first. TinyLlama is for those with units for bfloat16: without them verifying several tokens
-    takes several times one, which is another regime than the claim's."""
+    """What a processor can do first: TinyLlama is for those with units for bfloat16."""
     return ("smollm2", "tinyllama") if has_bf16_units() is False else ("tinyllama", "smollm2")
 
 
 def _served(lab: Lab, name: str, engine: str, recipe: dict[str, Any]) -> dict[str, Any]:
     """Every draft of a target in one engine."""
-    if name == "tinyllama" and has_bf16_units() is False:
-        sys.exit("TinyLlama is to be measured on a processor with units for bfloat16, and this one has none")
+    check_units(name)
     target: Path = getattr(lab, name)
     made = forged(lab, name, recipe)
     drafts: dict[str, Path | str] = {"forged": made.draft, "deep": made.deep, "ngram": "ngram"}
@@ -106,6 +104,7 @@ def _served(lab: Lab, name: str, engine: str, recipe: dict[str, Any]) -> dict[st
         "cells": cells,
         "expected": [{"draft": one, **point} for one, found in points.items() for point in found.values()],
         "shapes": {one: shape.model_dump() for one, shape in shapes.items()},
+        "fingerprints": {one: model_fingerprint(path) for one, path in drafts.items() if isinstance(path, Path)},
         "machine": timed_on(machine()),
     }
 
@@ -161,7 +160,8 @@ def _cells(
 
     def run(one: str, way: str) -> list[dict[str, Any]]:
         draft, lookahead = (None, 0) if one == PLAIN else (drafts[one], lookaheads[one])
-        words = (target.name, folder.name, config.kind, config.batch_size, Path(draft or one).name, lookahead, way)
+        what = model_fingerprint(draft)[:8] if isinstance(draft, Path) else draft or one
+        words = (target.name, folder.name, config.kind, config.batch_size, what, lookahead, way)
         measure = partial(passed, lab, target, draft, lookahead, trace, rows, config)
         kept: list[dict[str, Any]] = passes_kept.kept("-".join(map(str, words)), measure)
         return kept

@@ -11,8 +11,8 @@ from draftsmith.core.shapes import shape_of
 from draftsmith.core.store import write_json
 from draftsmith.forge.contest import check_names
 from draftsmith.forge.decisions import Decisions
-from draftsmith.forge.ground import ForgeConfig, fitted_to, shapes_to_time
-from draftsmith.forge.rounds import Rounds
+from draftsmith.forge.ground import ForgeConfig, check_order, fitted_to, shapes_to_time
+from draftsmith.forge.rounds import Rounds, pruners_by
 from draftsmith.theory.search import deep_equal
 from tests.unit.builders import shape
 
@@ -42,8 +42,32 @@ class TestTime:
         last = self.rounds(tmp_path, 60, 2, shapes_tried=(2, 0), deep_thin=False)
         assert last.seconds_of_the_next(2) == pytest.approx(3600 * 0.85 - 60)
 
-    def test_nothing_is_left(self, tmp_path: Path) -> None:
-        assert self.rounds(tmp_path, 4000, 3).seconds_of_the_next(0) == 0
+    def test_nothing_is_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        late = self.rounds(tmp_path, 4000, 3)
+        assert late.seconds_of_the_next(0) == 0
+        write_json(tmp_path / "config.json", BIG)
+        late.ground.source = tmp_path  # type: ignore[misc]
+        monkeypatch.setattr(Rounds, "_flops_of_the_next", lambda *_: 0.0)
+        with caplog.at_level("WARNING"):
+            assert late._steps({"layers": 2}, 1) == 4
+        assert "there is time for 4 steps of training only: 67 of 60 minutes are gone" in caplog.text
+
+
+def test_an_order_of_layers_must_lead_to_any_depth(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", BIG)
+    given: dict[str, Any] = {"target": "t", "datasets": ("jsonl",)}
+    check_order(tmp_path, ForgeConfig(**given))
+    check_order(tmp_path, ForgeConfig(**given, layer_order=tuple(range(21))))
+    for wrong in ((1, 2, 3), (*range(20), 22)):
+        with pytest.raises(ConfigError, match="name 21 different ones of 0 to 21"):
+            check_order(tmp_path, ForgeConfig(**given, layer_order=wrong))
+
+
+def test_a_known_order_is_what_depth_goes_by() -> None:
+    assert [one.kind for one in pruners_by((2, 1), {"layers": 2})] == ["depth"]
+    assert [one.kind for one in pruners_by((2, 1), {"hidden": 64})] == ["width"]
+    depth, width = pruners_by((2, 1), {"layers": 2, "heads": 4})
+    assert (depth.settings, width.kind) == ({"order": [2, 1]}, "width")
 
 
 class TestDecisions:

@@ -143,7 +143,7 @@ class Design(StrictConfig):
     those that no other beats in both draft time and acceptance; `next_probe` what would be worth knowing."""
 
     kind: Literal["design"] = "design"
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     source: str
     engine: str
     considered: int

@@ -38,7 +38,7 @@ class Decisions:
         return folder
 
     def seconds(self) -> float:
-        """Spent on all parts so far."""
+        """Spent on all parts so far; of one that was killed, only since."""
         return float(sum(value for name, value in self._made().items() if name.startswith(_SECONDS)))
 
     def _made(self) -> dict[str, Any]:

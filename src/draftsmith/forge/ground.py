@@ -31,9 +31,9 @@ _KEPT = 16  # of the target's most likely tokens, at every place of what is lear
 class ForgeConfig(StrictConfig):
     """What to forge a draft for, from which prompts, and in how much time. `shapes_tried`: how many shapes each of the first
     two rounds trains; `learning` are settings of training, but for its length and its rate, which is one of `rates`. Of every
-    data set `held_prompts` are replayed and `live_prompts` run live. Layers go in `layer_order`, from an earlier search, or as
-    one over `search_rows` of what was recorded finds. `drafts` are others to run beside it. `tensor_parallel` is what the draft
-    must be divisible by, if not the engine's."""
+    data set `held_prompts` are replayed and `live_prompts` run live. What is cut is chosen by `search_rows` of what was
+    recorded, but layers may go in `layer_order`, from an earlier search. `drafts` are others to run beside it.
+    `tensor_parallel` is what the draft must be divisible by, if not the engine's."""
 
     target: str
     source: str | None = None
@@ -94,6 +94,16 @@ def fitted_to(source: Path, config: ForgeConfig) -> ForgeConfig:
     wanted = config.learning.get("length", _LENGTH)
     length = min(wanted, positions)
     return config if length == wanted else config.model_copy(update={"learning": {**config.learning, "length": length}})
+
+
+def check_order(source: Path, config: ForgeConfig) -> None:
+    """An order of layers leads from all of the source's to any number of them."""
+    layers, order = model_shape(source).layers, config.layer_order
+    if order is not None and (len({*order}) < layers - 1 or max(order) >= layers):
+        raise ConfigError(
+            f"`layer_order` has {len({*order})} layers, and {source.name} has {layers} of which any may have to go",
+            f"name {layers - 1} different ones of 0 to {layers - 1}, or leave it out",
+        )
 
 
 @dataclass(frozen=True)

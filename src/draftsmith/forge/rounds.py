@@ -100,7 +100,8 @@ class Rounds:
             rate = decisions.decide(f"learning rate of {name}", lambda: self._best_rate(cut, name, steps))
         checkpoint = self._distilled(cut, f"train {name}", steps, rate)
         shape = read_record(DistilledCheckpoint, checkpoint).shape
-        return Trained(shape, cut, checkpoint, replayed(self.ground, checkpoint / "model"))
+        card = decisions.timed(f"replay {name}", lambda: replayed(self.ground, checkpoint / "model"))
+        return Trained(shape, cut, checkpoint, card)
 
     def _best_rate(self, cut: Path, name: str, steps: int) -> float:
         """By the tokens per step that a tenth of the training reaches; where they are alike, by the loss."""
@@ -165,24 +166,16 @@ class Rounds:
     def _cut(self, sizes: Mapping[str, int]) -> Path:
         ground = self.ground
         whole = sizes_of(model_shape(ground.source))
-        smaller = {name: size for name, size in sizes.items() if size != whole[name]}
+        order, smaller = ground.config.layer_order, {name: size for name, size in sizes.items() if size != whole[name]}
         asked = PruneConfig(
             source=str(ground.source),
             trace=str(ground.train),
             shape=WantedShape(**smaller),
-            pruners=self._pruners(smaller),
+            pruners=None if order is None else pruners_by(order, smaller),
             num_rows=ground.config.search_rows,
             engine=ground.config.scoring,
         )
         return prune(asked, ground.store)
-
-    def _pruners(self, smaller: Mapping[str, int]) -> tuple[PrunerChoice, ...] | None:
-        """Those that the shape needs, and of them depth goes by an order that is known."""
-        order = self.ground.config.layer_order
-        if order is None:
-            return None
-        depth = PrunerChoice(kind="depth", settings={"order": order})
-        return (*([depth] if "layers" in smaller else []), *([PrunerChoice(kind="width")] if {*smaller} - {"layers"} else []))
 
     def _steps(self, sizes: Mapping[str, int], round_: int) -> int:
         """As many as this shape's part of the time that is left allows."""
@@ -222,6 +215,12 @@ class Rounds:
         """What the last shape's training may take: of a small one that is more tokens. At least what the first probe's took."""
         first = self.trained[0]
         return max(self._flops_of_the_next(2), first.record.tokens * _flops(first.shape))
+
+
+def pruners_by(order: Sequence[int], smaller: Mapping[str, int]) -> tuple[PrunerChoice, ...]:
+    """Those that the sizes need, and of them `depth` goes by an order that is known."""
+    depth = PrunerChoice(kind="depth", settings={"order": list(order)})
+    return (*([depth] if "layers" in smaller else []), *([PrunerChoice(kind="width")] if {*smaller} - {"layers"} else []))
 
 
 def sizes_of(shape: Shape) -> dict[str, int]:

@@ -17,7 +17,7 @@ from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import Store
 from draftsmith.core.trace import TraceReader
 from draftsmith.forge.contest import OURS, check_names, contenders, run_live
-from draftsmith.forge.ground import ForgeConfig, fitted_to, prepare, recordings
+from draftsmith.forge.ground import ForgeConfig, check_order, fitted_to, prepare, recordings
 from draftsmith.forge.rounds import Rounds, replayed
 from draftsmith.stages.record import prompts_digest
 
@@ -28,6 +28,7 @@ def forge(config: ForgeConfig, store: Store) -> Path:
     engine: Engine = registry.load("engines", config.engine.kind)
     config = fitted_to(source, config)
     check_names(config)
+    check_order(source, config)
     inputs = {
         "prompts": [prompts_digest(asked) for asked in recordings(config)],
         "target": model_fingerprint(target),

@@ -170,7 +170,7 @@ def _notes(job: PruneJob, asked: DepthSettings) -> Path:
     for row in job.rows:
         rows.update(np.concatenate([row.prompt_ids, row.output_ids]).tobytes() + row.num_output.to_bytes(8, "little"))
     made_of = [model_fingerprint(job.source), rows.hexdigest(), job.sampling.model_dump(), job.engine.dtype]
-    return job.searches / f"depth-{digest([*made_of, asked.model_dump(), versions()])[:16]}"
+    return job.searches / f"depth-{digest([*made_of, asked.model_dump(exclude_none=True), versions()])[:16]}"
 
 
 def _searched(job: PruneJob, asked: DepthSettings) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ class _Depth:
     versions = staticmethod(versions)
 
     def identity(self, settings: dict[str, Any]) -> dict[str, Any]:
-        return _settings(settings).model_dump(mode="json")
+        return _settings(settings).model_dump(mode="json", exclude_none=True)
 
     def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> None:
         """It does not train."""

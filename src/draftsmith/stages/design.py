@@ -103,7 +103,7 @@ def design(config: DesignConfig, store: Store) -> Path:
             "ask for smaller ones, or profile the target further",
         )
     candidates = legal_shapes(shape, family.hidden_rule, bounds, profile.dtype, list(coverage))
-    learnt = config.tokens if config.training_flops is None else config.training_flops / flops_per_token(candidates)
+    learnt = config.tokens if config.training_flops is None else config.training_flops / flops_per_token(candidates, shape)
     assert learnt is not None, "one of the two is said"
     ranked = rank(candidates, shape, latency, law, learnt, steps, traffic, lookaheads, coverage)
     plain = _plain(profile, traffic)

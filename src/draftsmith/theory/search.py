@@ -173,9 +173,9 @@ def _rank_chunk(
     )
 
 
-def flops_per_token(shapes: ShapeArrays) -> Array:
-    """Of training: six for every weight in a matrix product."""
-    return 6.0 * (shapes.layers * (shapes.attention_weights + shapes.mlp_weights) + shapes.head_weights)
+def flops_per_token(shapes: ShapeArrays, source: Shape) -> Array:
+    """Of training: six for every weight in a matrix product. A draft learns with its whole head; rows are cut afterwards."""
+    return 6.0 * (shapes.layers * (shapes.attention_weights + shapes.mlp_weights) + shapes.hidden * source.vocabulary)
 
 
 def pareto(ranked: Ranked) -> np.ndarray:

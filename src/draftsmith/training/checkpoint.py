@@ -30,6 +30,11 @@ def optimizer_state(named: dict[str, nn.Parameter], optimizer: torch.optim.Optim
     return {name: dict(optimizer.state[parameter]) for name, parameter in named.items()}
 
 
+def _said(error: CheckpointException) -> str:
+    """What went wrong, without the traces of all ranks."""
+    return "; ".join(sorted({str(one) for one, _ in error.failures.values()}))
+
+
 class Checkpoints:
     """The checkpoints of one run, in one folder."""
 
@@ -52,7 +57,8 @@ class Checkpoints:
             dcp.load(state, checkpoint_id=latest)
         except CheckpointException as error:
             raise RecordError(
-                f"the checkpoint {latest} cannot be read: {error}", "remove this folder: the run goes on from the one before"
+                f"the checkpoint {latest} cannot be read: {_said(error)}",
+                "remove this folder: the run goes on from the one before",
             ) from None
         return True
 
@@ -76,7 +82,7 @@ class Checkpoints:
             writing.result()
         except CheckpointException as error:
             raise RecordError(
-                f"a checkpoint could not be written into {self._folder}: {error}",
+                f"a checkpoint could not be written into {self._folder}: {_said(error)}",
                 "see that the disk has room for three of them, and run the same command again",
             ) from None
         if dist.get_rank() == 0:

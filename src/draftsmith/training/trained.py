@@ -20,9 +20,13 @@ def cut_trained(base: Path, checkpoints: Path, plan: KeepPlan, folder: Path) -> 
     with world() as ranks:
         source = load_sharded(base, ranks, "float32")
         named = dict(source.model.named_parameters())
-        if not Checkpoints(checkpoints).load({"model": dict(named)}):
-            run = checkpoints.parent.parent
-            raise RecordError(f"{checkpoints} holds none of the weights that were trained", f"remove {run} and train again")
+        way_out = f"remove {checkpoints.parent.parent} and train again"
+        try:
+            found = Checkpoints(checkpoints).load({"model": dict(named)})
+        except RecordError as error:  # the checkpoint before it is not the end of the run
+            raise RecordError(error.problem, way_out) from None
+        if not found:
+            raise RecordError(f"{checkpoints} holds none of the weights that were trained", way_out)
         whole = _whole(named, getattr(torch, model_dtype(base, "auto")))
         if ranks.rank == 0:
             cut(base, plan, folder, whole)

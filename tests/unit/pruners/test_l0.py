@@ -145,8 +145,9 @@ def test_a_run_without_the_weights_that_it_trained(tmp_path: Path) -> None:
     plan = pruner.plan(asked, KeepPlan.everything(model_shape(source)), settings(tmp_path, 6))
     (newest,) = sorted((asked.unfinished / "checkpoints").glob("step-*/__0_0.distcp"))[-1:]
     newest.write_bytes(newest.read_bytes()[:100])
-    with pytest.raises(RecordError, match=f"the checkpoint {newest.parent} cannot be read"):
+    with pytest.raises(RecordError, match=f"the checkpoint {newest.parent} cannot be read") as caught:
         pruner.cut(asked, plan, tmp_path / "cut")
+    assert caught.value.way_out == f"remove {asked.scratch} and train again"
     shutil.rmtree(asked.unfinished)
     with pytest.raises(RecordError, match="holds none of the weights that were trained"):
         pruner.cut(asked, plan, tmp_path / "cut")
