@@ -94,12 +94,12 @@ class Gates:
     def worst(self) -> float:
         """How far the expected shape is from the one wanted, as a share of the source, on the axis where it is worst."""
         with torch.no_grad():
-            return max(float(off.abs().max()) for off in self._off(1.0).values())
+            return max(float(off.abs().max()) for off in self._off_where_it_counts())
 
     def too_many(self) -> float:
         """How many more gates are open in expectation than wanted, as a share of the source; at most 0 if there are none."""
         with torch.no_grad():
-            return max(float(off.max()) for off in self._off(1.0).values())
+            return max(float(off.max()) for off in self._off_where_it_counts())
 
     def plan(self) -> KeepPlan:
         """Exactly the shape wanted: of every axis the gates that are most open."""
@@ -116,6 +116,12 @@ class Gates:
             neurons = most(open_["neurons"][index], wanted.intermediate)
             layers.append(KeptLayer(index=index, heads=heads, kv_heads=keys, neurons=neurons))
         return KeepPlan(hidden=most(open_["hidden"], wanted.hidden), layers=tuple(layers))
+
+    def _off_where_it_counts(self) -> list[Tensor]:
+        """From the shape wanted, without the layers that would go: nothing but prices moves the gates within those."""
+        layers = self.log_alphas.get("layers")
+        stay = slice(None) if layers is None else list(most(layers, self.wanted.layers))
+        return [off[stay] if off.dim() else off for off in self._off(1.0).values()]
 
     def _off(self, progress: float) -> dict[str, Tensor]:
         closed, opened = (chance_open(torch.tensor(bound)) for bound in (-_FARTHEST, _FARTHEST))

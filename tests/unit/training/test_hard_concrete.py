@@ -89,6 +89,19 @@ def test_prices_lead_the_gates_to_the_shape() -> None:
     assert made.worst() < 0.05
 
 
+def test_within_layers_that_go_the_shape_does_not_count() -> None:
+    made, far = gates(layers=2, intermediate=8), math.log(100.0)
+    with torch.no_grad():
+        made.log_alphas["layers"].copy_(torch.tensor([far, -far, far, -far]))
+        neurons = made.log_alphas["neurons"].fill_(-far)
+        neurons[:, :8] = far
+        neurons[1] = far
+    assert (made.worst(), made.too_many()) == pytest.approx((0.0, 0.0), abs=1e-5)
+    with torch.no_grad():
+        neurons[2] = far
+    assert (made.worst(), made.too_many()) == pytest.approx((16 / 24, 16 / 24))
+
+
 def test_gates_stay_where_a_price_can_move_them() -> None:
     """However long the loss holds some open, or a price others closed."""
     made = gates(layers=2)
