@@ -13,13 +13,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks._evidence import ROOT, Lab
+from benchmarks._evidence import ROOT, Lab, own_arithmetic
 from draftsmith import api
-from draftsmith.core.provenance import has_bf16_units
 from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import read_json, write_json
 from draftsmith.core.trace import TraceReader, TraceRow
-from draftsmith.forge.rounds import pruners_by
 
 LAYERS = ROOT / "benchmarks" / "layers"
 _SEED = 1234
@@ -113,11 +111,6 @@ def layer_order(lab: Lab, of: str) -> list[int]:
     return found
 
 
-def by_order(order: list[int], sizes: dict[str, int]) -> list[dict[str, Any]]:
-    """The pruners that cut to some sizes, layers by an order that is known, as `forge` has them."""
-    return [one.model_dump(mode="json") for one in pruners_by(order, sizes)]
-
-
 def _by_depth(target: Path) -> list[int]:
     """The last first: for slices, whose cuts need not be good."""
     return list(range(model_shape(target).layers - 1, 0, -1))
@@ -125,7 +118,7 @@ def _by_depth(target: Path) -> list[int]:
 
 def _searched(lab: Lab, of: str) -> list[int]:
     target, store = getattr(lab, of), lab.drafts / "layers" / of
-    engine = {"dtype": "float32" if has_bf16_units() is False else "bfloat16", "threads": 2}
+    engine = {"dtype": own_arithmetic(), "threads": 2}
     api.prune(source=target, trace=_tuning_trace(lab, of), shape={"layers": 1}, num_rows=12, engine=engine, store=store)
     last = next((store / "searches").glob("depth-*/001-layers.json"))  # another search may have been broken off
     rounds = sorted(last.parent.glob("*-layers.json"), reverse=True)

@@ -70,7 +70,12 @@ class Lab:
     def arithmetic(self) -> str:
         """In which drafts learn: what the processor that began the figure has units for. Others that go on use the same, so
         that all drafts are trained alike."""
-        return str(self.kept("arithmetic", lambda: "float32" if has_bf16_units() is False else "bfloat16"))
+        return str(self.kept("arithmetic", own_arithmetic))
+
+
+def own_arithmetic() -> str:
+    """What this processor has units for."""
+    return "float32" if has_bf16_units() is False else "bfloat16"
 
 
 def _folder(variable: str) -> Path:

@@ -4,15 +4,14 @@
 layers, steps and learning rates are the recipe's; the text is what the target writes there in bfloat16, which every kind of
 processor rounds in its own way. They lie in DRAFTSMITH_LAB/drafts, and later work takes them from there."""
 
-import json
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks._drafts import by_order, copied, layer_order
-from benchmarks._evidence import ROOT, Lab, open_lab
+from benchmarks._drafts import copied, layer_order
+from benchmarks._evidence import ROOT, Lab, open_lab, own_arithmetic
 from benchmarks._rounded import bfloat16_units
 from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
@@ -21,7 +20,7 @@ from draftsmith.core.shapes import model_shape
 from draftsmith.core.store import digest, read_json, write_json
 from draftsmith.forge.contest import DEEP, OURS
 from draftsmith.forge.ground import ForgeConfig
-from draftsmith.forge.rounds import sizes_of
+from draftsmith.forge.rounds import pruners_by, sizes_of
 
 HOURS = {"tinyllama": 1.8, "smollm2": 1.3}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
@@ -79,7 +78,7 @@ def check_units(name: str) -> None:
 
 def _forge(lab: Lab, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
     check_units(name)
-    precision, order = "float32" if has_bf16_units() is False else "bfloat16", layer_order(lab, name)
+    precision, order = own_arithmetic(), layer_order(lab, name)
     made = api.forge(
         target=getattr(lab, name),
         datasets=JUDGED,
@@ -127,7 +126,7 @@ def draft_of(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
     target, train, store = getattr(lab, name), learnt_from(lab, name), _store(lab)
     sizes, whole = recipe[which]["sizes"], sizes_of(model_shape(target))
     smaller = {size: count for size, count in sizes.items() if count != whole[size]}
-    by = by_order(recipe["layer_order"], smaller)
+    by = pruners_by(recipe["layer_order"], smaller)
     rows = ForgeConfig.model_fields["search_rows"].default
     cut = api.prune(source=target, trace=train, shape=smaller, pruners=by, num_rows=rows, engine=_ENGINE, store=store)
     steps = recipe["steps"]
@@ -151,7 +150,7 @@ def _model(store: Path, fingerprint: str | None) -> Path:
     return next(
         path.parent / "model"
         for path in sorted((store / "distilled").glob("*/record.json"))
-        if json.loads(path.read_text())["fingerprint"] == fingerprint
+        if read_json(path)["fingerprint"] == fingerprint
     )
 
 

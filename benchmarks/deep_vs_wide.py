@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks._drafts import by_order, layer_order
+from benchmarks._drafts import layer_order
 from benchmarks._evidence import Lab, Result, refuse_busy, run
 from benchmarks._rounded import bfloat16_units
 from draftsmith import api
@@ -17,6 +17,7 @@ from draftsmith.core.families import cut_config, family_of
 from draftsmith.core.provenance import has_bf16_units, machine
 from draftsmith.core.shapes import Shape
 from draftsmith.core.store import read_json, write_json
+from draftsmith.forge.rounds import pruners_by
 
 LOOKAHEADS = (1, 2, 3, 5, 8)
 TEST = ("hellaswag", "mmlu", "chat")
@@ -88,10 +89,11 @@ def _draft(lab: Lab, case: Case, name: str) -> dict[str, Any]:
     text = {**_web(lab), "answers": {"path": str(train), "weight": 1.0}}
     arithmetic = lab.arithmetic()
     learning = _train(8 if lab.quick else 120, 1e-4, arithmetic)
+    by: Any
     if case.learned:
         by = [{"kind": "l0", "settings": {"text": text, "train": learning, "mask_rate": 1.0, "price_rate": 5.0}}]
     else:
-        by = by_order(layer_order(lab, "tinyllama"), case.shapes[name])
+        by = pruners_by(layer_order(lab, "tinyllama"), case.shapes[name])
     common: dict[str, Any] = {"trace": train, "engine": {"dtype": case.reads, "threads": 2}, "store": lab.store}
     with bfloat16_units():
         cut = api.prune(source=case.target, shape=case.shapes[name], pruners=by, **common)

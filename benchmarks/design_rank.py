@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._drafts import by_order, layer_order
+from benchmarks._drafts import layer_order
 from benchmarks._evidence import ROOT, Lab, Result, refuse_busy, run
 from benchmarks._taught import lessons, recorded, training
 from draftsmith import api
@@ -18,6 +18,7 @@ from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.store import read_json, read_record, write_json
 from draftsmith.core.timing import watched
 from draftsmith.forge.ground import shapes_to_time
+from draftsmith.forge.rounds import pruners_by
 from draftsmith.theory.latency import shape_arrays
 from draftsmith.theory.law import AcceptanceLaw, Probe, fit_law
 from draftsmith.theory.search import Traffic, rank
@@ -156,7 +157,7 @@ class _Study:
     def _trained(self, sizes: dict[str, int]) -> dict[str, Any]:
         target, store, taught = self._lab.smollm2, self._lab.store, self._taught
         engine = {"dtype": "float32", "threads": 2}
-        by = by_order(layer_order(self._lab, "smollm2"), sizes)
+        by = pruners_by(layer_order(self._lab, "smollm2"), sizes)
         cut = api.prune(source=target, trace=taught["trace"], shape=sizes, pruners=by, engine=engine, store=store)
         train = training(self._lab, self._steps, RATE)
         made = api.distill(student=cut.folder / "model", **taught, check_every=10**6, train=train, store=store)

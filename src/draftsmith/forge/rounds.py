@@ -23,6 +23,8 @@ from draftsmith.stages.design import DesignConfig, ProbeRecords, design
 from draftsmith.stages.distill import DistillConfig, distill
 from draftsmith.stages.evaluate import EvaluateConfig, evaluate
 from draftsmith.stages.prune import PruneConfig, prune
+from draftsmith.theory.latency import shape_arrays
+from draftsmith.theory.search import flops_per_token
 
 _SHARES = (0.25, 0.25, 0.5)  # of the time left when training begins: many shapes, some, and the last one (with its equal)
 _BUSY = 0.85  # of the time for training is spent in steps
@@ -242,4 +244,4 @@ def replayed(ground: Ground, model: Path) -> Path:
 
 def _flops(shape: Shape) -> float:
     """Of training on one token."""
-    return 6.0 * (shape.decoder_weights + shape.head_weights)
+    return float(flops_per_token(shape_arrays([shape]), shape)[0])
