@@ -1,15 +1,22 @@
 """Every loss of distillation on the same cut: tokens per step on held-out prompts against training tokens, and one long run."""
 
+from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks._drafts import depth_cut
 from benchmarks._evidence import RESULTS, Lab, Result, run
-from benchmarks._taught import lessons, training
+from benchmarks._taught import JUDGED, lessons, recorded, training
 from draftsmith import api
 from draftsmith.core.records import DistilledCheckpoint
+from draftsmith.core.scores import read_scores, scores_path
+from draftsmith.core.trace import TraceReader
 from draftsmith.figures.learning import learning
 from draftsmith.figures.save import save_chart
+from draftsmith.theory.acceptance import replay, row_chances
 
 LOSSES = (
     "forward_kl", "cross_entropy", "reverse_kl", "jensen_shannon", "total_variation", "argmax_miss", "acceptance_length",
@@ -17,6 +24,30 @@ LOSSES = (
 RATES = (3e-4, 1e-3)  # for every loss, the better one counts
 LAYERS, LOOKAHEAD = 5, 5
 PROMPTS = 400  # of each data set: read once while losses are compared, and about five times in the long run
+HELD_OUT = 64  # prompts of each judged data set, by which losses are told apart; curves are drawn by fewer
+ENGINE = {"kind": "transformers", "dtype": "float32", "threads": 2}
+PLAIN, AWARE = "forward_kl", ("acceptance_length", "total_variation", "argmax_miss")
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A draft that learnt, and how each held-out prompt went with it."""
+
+    record: DistilledCheckpoint
+    tokens: np.ndarray
+    steps: np.ndarray
+
+    @property
+    def tokens_per_step(self) -> float:
+        return float(self.tokens.sum() / self.steps.sum())
+
+    def against(self, other: "Taught") -> tuple[float, float]:
+        """By how many tokens per step it is ahead, with the standard error over prompts, which both had."""
+        apart = self._residuals() - other._residuals()
+        return self.tokens_per_step - other.tokens_per_step, float(np.linalg.norm(apart))
+
+    def _residuals(self) -> np.ndarray:
+        return np.asarray((self.tokens - self.tokens_per_step * self.steps) / self.steps.sum())
 
 
 def measure(lab: Lab) -> Result:
@@ -27,47 +58,73 @@ def measure(lab: Lab) -> Result:
     def taught() -> dict[str, Any]:
         return lessons(lab, lab.smollm2, PROMPTS)
 
+    @cache
+    def held_out() -> Path:
+        return recorded(lab, lab.smollm2, "probe", JUDGED, HELD_OUT, engine={**ENGINE, "batch_size": 64})
+
     def made(loss: str, rate: float, count: int) -> dict[str, Any]:
         cut, train = depth_cut(lab, LAYERS), training(lab, count, rate)
         checks = {"check_every": max(1, count // (2 if lab.quick else 10)), "lookahead": LOOKAHEAD}
-        record = api.distill(student=cut, loss=loss, **taught(), **checks, train=train, store=lab.store).record
-        print(loss, rate, count, _curve(record), flush=True)
-        return record.model_dump(mode="json")
+        learnt = api.distill(student=cut, loss=loss, **taught(), **checks, train=train, store=lab.store)
+        print(loss, rate, count, _curve(learnt.record), flush=True)
+        tokens, steps = _by_prompt(lab, held_out(), learnt.folder / "model")
+        return {"record": learnt.record.model_dump(mode="json"), "tokens": tokens, "steps": steps}
 
-    def distilled(loss: str, rate: float, count: int) -> DistilledCheckpoint:
-        return DistilledCheckpoint.model_validate(lab.kept(f"{loss}-{rate:g}-{count}", partial(made, loss, rate, count)))
+    def distilled(loss: str, rate: float, count: int) -> Taught:
+        kept = lab.kept(f"{loss}-{rate:g}-{count}", partial(made, loss, rate, count))
+        return Taught(DistilledCheckpoint.model_validate(kept["record"]), np.array(kept["tokens"]), np.array(kept["steps"]))
 
     losses = LOSSES[:2] if lab.quick else LOSSES
     runs = {loss: {rate: distilled(loss, rate, steps) for rate in RATES} for loss in losses}
-    best = {loss: max(tried, key=lambda rate: _last(tried[rate])) for loss, tried in runs.items()}
+    best = {loss: max(tried, key=lambda rate: tried[rate].tokens_per_step) for loss, tried in runs.items()}
     kept = {loss: runs[loss][best[loss]] for loss in losses}
-    reached = {loss: _last(one) for loss, one in kept.items()}
-    winner = max(reached, key=lambda loss: reached[loss])
+    ranked = sorted(losses, key=lambda loss: -kept[loss].tokens_per_step)
+    winner = ranked[0]
     trained = distilled(winner, best[winner], long)
-    bend = _curve(trained)
-    aware = max(("acceptance_length", "total_variation", "argmax_miss"), key=lambda one: reached.get(one, 0.0))
+    bend = _curve(trained.record)
+    aware = next((loss for loss in ranked if loss in AWARE), winner)  # a slice has none
+    apart = {loss: kept[loss].against(kept[PLAIN]) for loss in ranked if loss != PLAIN}
+    ahead, error = kept[aware].against(kept[PLAIN])
     if not lab.quick:
-        curves = {loss.replace("_", " "): one for loss, one in kept.items()}
+        curves = {loss.replace("_", " "): one.record for loss, one in kept.items()}
         save_chart(learning(curves), RESULTS, "distill_losses", page=False)
-        save_chart(learning({winner.replace("_", " "): trained}), RESULTS, "distill_losses_long", page=False)
+        save_chart(learning({winner.replace("_", " "): trained.record}), RESULTS, "distill_losses_long", page=False)
     return Result(
         claim="Distillation on recorded output makes a cut accept; which loss does it best is measured",
-        value="; ".join(f"{loss}: {reached[loss]:.3f}" for loss in sorted(reached, key=lambda one: -reached[one])),
-        unit=f"tokens per step at lookahead {LOOKAHEAD} on the probe split, all after the same tokens",
+        value="; ".join(f"{loss}: {kept[loss].tokens_per_step:.3f}" for loss in ranked),
+        unit=f"tokens per step at lookahead {LOOKAHEAD} on held-out prompts, all after the same tokens; the best "
+        f"acceptance-aware loss, {aware}, against plain {PLAIN}: {ahead:+.3f} ± {error:.3f}",
         goal="at least 5 losses on the same cut, the best acceptance-aware loss said against plain KL, one run of several "
         "million tokens",
-        holds=lab.quick or (len(reached) >= 5 and trained.tokens >= 3e6 and _bends(bend)),
-        spread="the two learning rates of each loss are in the details",
-        workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers by depth, {kept[winner].tokens / 1e6:.2f}M tokens each, "
-        f"the best loss {trained.tokens / 1e6:.2f}M, recorded output of the train prompts of all data sets ({PROMPTS} of "
-        f"each), {lab.arithmetic()}",
+        holds=lab.quick or (len(kept) >= 5 and trained.record.tokens >= 3e6 and _bends(bend)),
+        spread="standard errors are paired over prompts, and know nothing of the chance in training: one seed; both learning "
+        "rates of each loss are in the details",
+        workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers by depth, {kept[winner].record.tokens / 1e6:.2f}M tokens each, "
+        f"the best loss {trained.record.tokens / 1e6:.2f}M, recorded output of the train prompts of all data sets ({PROMPTS} "
+        f"of each), {lab.arithmetic()}; judged by {HELD_OUT} prompts of the probe split of {', '.join(JUDGED)} each, curves "
+        "by fewer",
         details={
-            "tokens_per_step": {loss: {str(rate): _last(one) for rate, one in tried.items()} for loss, tried in runs.items()},
-            "acceptance-aware against forward KL": {aware: reached.get(aware), "forward_kl": reached.get("forward_kl")},
-            "curves": {loss: _curve(one) for loss, one in kept.items()},
-            "long": {"loss": winner, "curve": bend},
+            "tokens_per_step": {
+                loss: {str(rate): one.tokens_per_step for rate, one in tried.items()} for loss, tried in runs.items()
+            },
+            f"ahead of {PLAIN}, and the standard error": apart,
+            "curves": {loss: _curve(one.record) for loss, one in kept.items()},
+            "long": {"loss": winner, "tokens_per_step": trained.tokens_per_step, "curve": bend},
         },
     )
+
+
+def _by_prompt(lab: Lab, held_out: Path, draft: Path) -> tuple[list[int], list[float]]:
+    """The tokens of each held-out prompt, and the steps that they would take."""
+    card = api.evaluate(trace=held_out, draft=draft, lookaheads=(LOOKAHEAD,), engine=ENGINE, store=lab.store).folder
+    trace = TraceReader(held_out)
+    first, tokens, chances = trace.record.first_drafted, [], []
+    for shard in range(len(trace.record.shards)):
+        rows = trace.shard(shard)
+        tokens += [row.num_output - first for row in rows]
+        scores = read_scores(scores_path(card, shard), rows)
+        chances += [row_chances(row, score, "greedy")[first:] for row, score in zip(rows, scores, strict=True)]
+    return tokens, replay(chances, tokens, [LOOKAHEAD]).steps[:, 0].tolist()
 
 
 def _bends(curve: list[tuple[int, float]]) -> bool:
@@ -75,10 +132,6 @@ def _bends(curve: list[tuple[int, float]]) -> bool:
     third = max(1, len(curve) // 3)
     first, last = (curve[end][1] - curve[end - third][1] for end in (third, -1)) if len(curve) > third else (0.0, 0.0)
     return first > last and curve[-1][1] > curve[0][1]
-
-
-def _last(made: DistilledCheckpoint) -> float:
-    return _curve(made)[-1][1]
 
 
 def _curve(made: DistilledCheckpoint) -> list[tuple[int, float]]:
