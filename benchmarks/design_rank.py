@@ -87,8 +87,8 @@ class _Study:
 
     @cached_property
     def _test(self) -> Path:
-        short = {"max_prompt_tokens": 400, "max_new_tokens": 96, "engine": {**self._engine, "batch_size": 8}}
-        return recorded(self._lab, self._lab.smollm2, "test", ("hellaswag", "chat"), 8, **short)
+        more = {"max_prompt_tokens": 400, "max_new_tokens": 96, "engine": self._engine}
+        return recorded(self._lab, self._lab.smollm2, "test", ("hellaswag", "chat"), 8, **more)
 
     def predict(self) -> dict[str, Any]:
         """Tokens per second of shapes that were not trained, from those of the probes and the times of others."""
