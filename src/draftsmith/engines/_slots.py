@@ -30,21 +30,26 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         if self.keys.shape[2] < self.places.horizon:
             self.keys, self.values = self._grown(self.keys), self._grown(self.values)
-        horizon = self.places.horizon
+        horizon, rows = self.places.horizon, self.places.rows_B
         self._write(self.keys, key_states)
         self._write(self.values, value_states)
+        if len(rows) < len(self.keys):
+            return self.keys[rows, :, :horizon], self.values[rows, :, :horizon]
         return self.keys[:, :, :horizon], self.values[:, :, :horizon]
 
     def _write(self, slots_BHSD: Tensor, new_BHQD: Tensor) -> None:
-        if self.places.start is not None:
-            slots_BHSD[:, :, self.places.start : self.places.horizon] = new_BHQD
+        places = self.places
+        if places.start is None:
+            slots_BHSD[places.rows_B[:, None], :, places.positions_BQ] = new_BHQD.transpose(1, 2)
+        elif len(places.rows_B) < len(slots_BHSD):
+            slots_BHSD[places.rows_B, :, places.start : places.horizon] = new_BHQD
         else:
-            slots_BHSD[self.places.rows_B1, :, self.places.positions_BQ] = new_BHQD.transpose(1, 2)
+            slots_BHSD[:, :, places.start : places.horizon] = new_BHQD
 
     def _empty(self, like_BHQD: Tensor) -> Tensor:
-        batch, heads, _, size = like_BHQD.shape
+        _, heads, _, size = like_BHQD.shape
         capacity = -(-self.places.horizon // _GROWTH) * _GROWTH
-        return like_BHQD.new_zeros((batch, heads, capacity, size))
+        return like_BHQD.new_zeros((self.places.batch, heads, capacity, size))
 
     def _grown(self, slots_BHSD: Tensor) -> Tensor:
         bigger = self._empty(slots_BHSD)
@@ -69,16 +74,16 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class _Places:
-    """Where the tokens of the coming forward pass go."""
+    """Where the tokens of the coming forward pass go: into which rows of the batch, and at which positions."""
 
     def __init__(self) -> None:
-        self.positions_BQ = self.rows_B1 = torch.empty(0)
-        self.horizon = 0
+        self.positions_BQ = self.rows_B = torch.empty(0)
+        self.batch = self.horizon = 0
         self.start: int | None = None
 
-    def set(self, positions_BQ: Tensor) -> None:
-        self.positions_BQ = positions_BQ
-        self.rows_B1 = torch.arange(len(positions_BQ), device=positions_BQ.device)[:, None]
+    def set(self, positions_BQ: Tensor, rows_B: Tensor | None, batch: int) -> None:
+        self.positions_BQ, self.batch = positions_BQ, batch
+        self.rows_B = torch.arange(batch, device=positions_BQ.device) if rows_B is None else rows_B
         first, last = int(positions_BQ[:, 0].min()), int(positions_BQ[:, -1].max())
         self.horizon = last + 1
         # Rows side by side (a batch of one, a prefill) are written as one slice: several times faster than scattering.
@@ -102,17 +107,28 @@ class SlotModel:
         self._cache = Cache(layers=layers)
 
     def prefill(self, tokens_BS: Tensor, lengths_B: Tensor) -> None:
-        """Start a new batch: fill the slots of all tokens but each row's last, which the first step feeds."""
+        """Start a new batch: fill the slots of all tokens but each row's last, which the first step feeds. A row takes part for
+        as long as it has tokens left: one long prompt does not make all others as long."""
         self._reset()
-        width, chunk = int(lengths_B.max()) - 1, max(1, _PREFILL_TOKENS // len(tokens_BS))
-        for low in range(0, width, chunk):
-            positions = torch.arange(low, min(low + chunk, width), device=self.device).expand(len(tokens_BS), -1)
-            self.forward(tokens_BS[:, low : low + positions.shape[1]], positions, keep_logits=1)
+        low, width = 0, int(lengths_B.max()) - 1
+        while low < width:
+            rows_B = torch.nonzero(lengths_B - 1 > low)[:, 0]
+            high = min(low + max(1, _PREFILL_TOKENS // len(rows_B)), width)
+            positions = torch.arange(low, high, device=self.device).expand(len(rows_B), -1)
+            self.forward(tokens_BS[rows_B, low:high], positions, keep_logits=1, rows_B=rows_B, batch=len(tokens_BS))
+            low = high
 
     @torch.inference_mode()
-    def forward(self, tokens_BQ: Tensor, positions_BQ: Tensor, keep_logits: int) -> Tensor:
-        """Logits of the last `keep_logits` tokens, float32."""
-        self._places.set(positions_BQ)
+    def forward(
+        self,
+        tokens_BQ: Tensor,
+        positions_BQ: Tensor,
+        keep_logits: int,
+        rows_B: Tensor | None = None,
+        batch: int | None = None,
+    ) -> Tensor:
+        """Logits of the last `keep_logits` tokens, float32: of all rows, or of `rows_B` out of so large a `batch`."""
+        self._places.set(positions_BQ, rows_B, batch or len(positions_BQ))
         slots = torch.arange(self._places.horizon, device=self.device)
         mask_B1NS = (slots <= positions_BQ[:, :, None])[:, None].repeat(1, 1, self._heads_per_key, 1)
         output = self.model(

@@ -1,6 +1,7 @@
 """The loop against plain decoding, row by row, with real (tiny) models."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,9 +79,9 @@ def test_a_steps_passes_do_not_hang_on_what_was_accepted(target: Path, draft: Pa
         proposer, passes = ModelProposer(_load(Checkpoint(drafting, False), CONFIG), "greedy", GREEDY, 64), []
         forward = proposer.model.forward
 
-        def noted(tokens_BQ: Tensor, positions_BQ: Tensor, keep_logits: int) -> Tensor:
+        def noted(tokens_BQ: Tensor, positions_BQ: Tensor, keep_logits: int, **more: Any) -> Tensor:
             passes.append(tokens_BQ.shape[1])
-            return forward(tokens_BQ, positions_BQ, keep_logits)
+            return forward(tokens_BQ, positions_BQ, keep_logits, **more)
 
         proposer.model.forward = noted  # type: ignore[method-assign]
         chosen = [request for request in requests() if len(request.prompt_ids) > 1]
