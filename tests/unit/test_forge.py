@@ -13,7 +13,7 @@ from draftsmith.forge.contest import check_names
 from draftsmith.forge.decisions import Decisions
 from draftsmith.forge.ground import ForgeConfig, check_order, fitted_to, shapes_to_time
 from draftsmith.forge.rounds import Rounds, pruners_by
-from draftsmith.theory.search import deep_equal
+from draftsmith.theory.search import deep_equal, half_as_wide
 from tests.unit.builders import shape
 
 BIG = {
@@ -51,6 +51,19 @@ class TestTime:
         with caplog.at_level("WARNING"):
             assert late._steps({"layers": 2}, 1) == 4
         assert "there is time for 4 steps of training only: 67 of 60 minutes are gone" in caplog.text
+
+    @pytest.mark.parametrize(("flops", "steps"), [(1000.0, 769), (130.0, 70), (60.0, 4)])
+    def test_the_last_pays_for_the_search_of_its_rate(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flops: float, steps: int
+    ) -> None:
+        """Three rates, each for a tenth of its steps, or for 20 where that is more."""
+        last = self.rounds(tmp_path, 100, 6)
+        write_json(tmp_path / "config.json", BIG)
+        last.ground.source = tmp_path  # type: ignore[misc]
+        monkeypatch.setattr(Rounds, "_flops_of_the_next", lambda *_: flops * last.ground.config.step_tokens)
+        monkeypatch.setattr("draftsmith.forge.rounds._flops", lambda _: 1.0)
+        assert last._steps({"layers": 2}, 2) == steps
+        assert last._steps({"layers": 2}, 0) == flops
 
 
 def test_an_order_of_layers_must_lead_to_any_depth(tmp_path: Path) -> None:
@@ -131,6 +144,21 @@ class TestDeepEqual:
 
     def test_there_may_be_none(self) -> None:
         assert deep_equal(shape(layers=4), "any", shape(layers=2)) is None
+
+
+@pytest.mark.parametrize(("rule", "ranks"), [("any", 1), ("multiple of heads", 2), ("heads x head size", 1)])
+def test_half_as_wide(rule: Any, ranks: int) -> None:
+    half = half_as_wide(shape_of(BIG, "it"), rule, 3, ranks)
+    assert (half.layers, half.heads, half.kv_heads, half.hidden, half.intermediate) == (3, 16, 2, 1024, 2816)
+    assert half.vocabulary == 32000
+
+
+def test_half_of_nine_heads_is_what_can_be_cut() -> None:
+    source = shape_of({**BIG, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}, "it")
+    half = half_as_wide(source, "multiple of heads", 3)
+    assert half.hidden % half.heads == 0
+    assert half.heads % half.kv_heads == 0
+    assert 192 <= half.hidden <= 384
 
 
 def test_a_draft_may_not_have_the_name_of_another_contender() -> None:

@@ -24,7 +24,7 @@ from draftsmith.stages.profile_shapes import ProfileShapesConfig, profile_shapes
 from draftsmith.stages.record import RecordConfig, record
 
 LOOKAHEADS = (1, 2, 3, 4, 5, 6, 7, 8)
-_LENGTH = 512  # of a sequence that is learnt from
+_LENGTH = 512
 _KEPT = 16  # of the target's most likely tokens, at every place of what is learnt from
 
 
@@ -76,9 +76,14 @@ class ForgeConfig(StrictConfig):
         return self.tensor_parallel or self.engine.tensor_parallel
 
     @property
+    def length(self) -> int:
+        """Of a sequence that is learnt from."""
+        return int(self.learning.get("length", _LENGTH))
+
+    @property
     def step_tokens(self) -> int:
         """Of one step of training."""
-        return int(self.learning.get("batch", 16)) * int(self.learning.get("length", _LENGTH))
+        return int(self.learning.get("batch", 16)) * self.length
 
 
 def fitted_to(source: Path, config: ForgeConfig) -> ForgeConfig:
@@ -91,9 +96,8 @@ def fitted_to(source: Path, config: ForgeConfig) -> ForgeConfig:
         raise ConfigError(
             f"{source.name} has {positions} positions, and is to be timed at context {config.context}", "ask for less --context"
         )
-    wanted = config.learning.get("length", _LENGTH)
-    length = min(wanted, positions)
-    return config if length == wanted else config.model_copy(update={"learning": {**config.learning, "length": length}})
+    length = min(config.length, positions)
+    return config if length == config.length else config.model_copy(update={"learning": {**config.learning, "length": length}})
 
 
 def check_order(source: Path, config: ForgeConfig) -> None:

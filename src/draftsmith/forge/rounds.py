@@ -1,32 +1,35 @@
 """Training in rounds: many shapes a little, some of them more, one to the end (successive halving, with a law in between).
 
-The first two shapes are given; after them `design` says what to try. How long a shape may be trained follows from the time that
-is left and the speed so far."""
+The first three shapes are given; after them `design` says what to try. How long a shape may be trained follows from the time
+that is left and the speed so far."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from draftsmith.core.errors import TrainingError
+from draftsmith.core.families import family_of
 from draftsmith.core.log import log
 from draftsmith.core.protocols import ModelDraft
 from draftsmith.core.pruning import PrunerChoice, WantedShape
 from draftsmith.core.records import Design, DistilledCheckpoint
 from draftsmith.core.shapes import Shape, model_shape
-from draftsmith.core.store import read_record
+from draftsmith.core.store import read_json, read_record
+from draftsmith.core.trace import TraceReader
 from draftsmith.forge.ground import LOOKAHEADS, Ground
 from draftsmith.stages.design import DesignConfig, ProbeRecords, design
 from draftsmith.stages.distill import DistillConfig, distill
 from draftsmith.stages.evaluate import EvaluateConfig, evaluate
 from draftsmith.stages.prune import PruneConfig, prune
 from draftsmith.theory.latency import shape_arrays
-from draftsmith.theory.search import flops_per_token
+from draftsmith.theory.search import flops_per_token, half_as_wide
 
 _SHARES = (0.25, 0.25, 0.5)  # of the time left when training begins: many shapes, some, and the last one (with its equal)
+_EPOCHS = 4  # text read so often teaches nearly as much as new text (Muennighoff et al. 2023)
 _BUSY = 0.85  # of the time for training is spent in steps
 _SEARCH = 0.1  # of the steps, for every learning rate that is tried
 _LEAST_STEPS = 4
@@ -87,6 +90,7 @@ class Rounds:
             profile=str(ground.profile),
             shapes=str(ground.times),
             training_flops=self._flops_of_the_last(),
+            most_tokens=self._worth_learning,
             probes=tuple(ProbeRecords(checkpoint=str(one.checkpoint), scorecard=str(one.scorecard)) for one in self.trained),
             batches=config.batches,
             context=config.context,
@@ -154,10 +158,16 @@ class Rounds:
         return self.trained[-1]
 
     def _first_shape(self, place: int) -> dict[str, int]:
-        """Two at full width to begin with; after them, whatever `design` is most curious about."""
+        """Two depths at full width, and the first of them at half the width, so that both slopes are measured before anything
+        is said of shapes far away; after them, whatever `design` is most curious about."""
+        source = self.ground.source
+        whole = model_shape(source)
+        shallow, deeper = (max(1, round(whole.layers / part)) for part in (8, 3))
         if place < 2:
-            whole = model_shape(self.ground.source)
-            return sizes_of(whole.model_copy(update={"layers": max(1, round(whole.layers / (8, 3)[place]))}))
+            return sizes_of(whole.model_copy(update={"layers": (shallow, deeper)[place]}))
+        if place == 2:
+            rule = family_of(read_json(source / "config.json"), str(source)).hidden_rule
+            return sizes_of(half_as_wide(whole, rule, shallow, self.ground.config.ranks))
         return sizes_of(self.design().next_probe.shape)
 
     def _designed(self, but: Sequence[Mapping[str, int]] = ()) -> dict[str, int]:
@@ -185,7 +195,9 @@ class Rounds:
         if not self.trained:
             return config.first_steps
         shape = model_shape(self.ground.source).model_copy(update=dict(sizes))
-        steps = int(self._flops_of_the_next(round_) / _flops(shape) / config.step_tokens)
+        steps = self._flops_of_the_next(round_) / _flops(shape) / config.step_tokens
+        searches = len(config.rates) if round_ == 2 and len(config.rates) > 1 else 0
+        steps = int(max(min(steps - searches * config.first_steps, steps / (1 + _SEARCH * searches)), 0))
         if steps < config.first_steps:
             spent = self.ground.decisions.seconds() / 60
             log.warning(
@@ -198,10 +210,7 @@ class Rounds:
     def _flops_of_the_next(self, round_: int) -> float:
         """What the training of the next shape of a round may take, at the speed of those so far, less what cutting and
         replaying take beside it. Of the last one's a part goes into searching its learning rate."""
-        seconds = self.seconds_of_the_next(round_)
-        if round_ == 2:
-            seconds /= 1 + _SEARCH * len(self.ground.config.rates)
-        return seconds * _BUSY * float(np.mean([one.flops_per_second for one in self.trained]))
+        return self.seconds_of_the_next(round_) * _BUSY * float(np.mean([one.flops_per_second for one in self.trained]))
 
     def seconds_of_the_next(self, round_: int) -> float:
         """Its share of the time that is left, but for live runs: where parts took longer than was thought, those to come have
@@ -215,8 +224,14 @@ class Rounds:
 
     def _flops_of_the_last(self) -> float:
         """What the last shape's training may take: of a small one that is more tokens. At least what the first probe's took."""
-        first = self.trained[0]
-        return max(self._flops_of_the_next(2), first.record.tokens * _flops(first.shape))
+        first, searched = self.trained[0], 1 + _SEARCH * len(self.ground.config.rates)
+        return max(self._flops_of_the_next(2) / searched, first.record.tokens * _flops(first.shape))
+
+    @cached_property
+    def _worth_learning(self) -> int:
+        """Tokens of training on what was recorded that are worth as much as new ones."""
+        rows, length = TraceReader(self.ground.train).rows(), self.ground.config.length
+        return _EPOCHS * sum(min(len(row.prompt_ids) + row.num_output, length) for row in rows)
 
 
 def pruners_by(order: Sequence[int], smaller: Mapping[str, int]) -> tuple[PrunerChoice, ...]:

@@ -43,9 +43,10 @@ class ProbeRecords(StrictConfig):
 
 class DesignConfig(StrictConfig):
     """`profile` is of the target, with or without a draft; `shapes` times shapes of the source's kind, on the same engine.
-    `tokens` is what the draft will be trained on, or `training_flops`, which a small shape makes more tokens of. `batches`:
-    batch sizes, each with its share of the tokens that are served. `rows`, a RowsCard of one of the probes, lets the number of
-    output rows be chosen as well. `tensor_parallel` is what the draft must be divisible by, if not the profile's."""
+    `tokens` is what the draft will be trained on, or `training_flops`, which a small shape makes more tokens of, but no more
+    than `most_tokens`. `batches`: batch sizes, each with its share of the tokens that are served. `rows`, a RowsCard of one of
+    the probes, lets the number of output rows be chosen as well. `tensor_parallel` is what the draft must be divisible by, if
+    not the profile's."""
 
     source: str
     profile: str
@@ -53,6 +54,7 @@ class DesignConfig(StrictConfig):
     probes: tuple[ProbeRecords, ...] = Field(min_length=1)
     tokens: int | None = Field(None, ge=1)
     training_flops: float | None = Field(None, gt=0)
+    most_tokens: int | None = Field(None, ge=1)
     batches: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]] = Field({1: 1.0}, min_length=1)
     context: int | None = Field(None, ge=1)
     lookaheads: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 3, 4, 5, 6, 7, 8), min_length=1)
@@ -103,8 +105,7 @@ def design(config: DesignConfig, store: Store) -> Path:
             "ask for smaller ones, or profile the target further",
         )
     candidates = legal_shapes(shape, family.hidden_rule, bounds, profile.dtype, list(coverage))
-    learnt = config.tokens if config.training_flops is None else config.training_flops / flops_per_token(candidates, shape)
-    assert learnt is not None, "one of the two is said"
+    learnt = _learnt(config, flops_per_token(candidates, shape))
     ranked = rank(candidates, shape, latency, law, learnt, steps, traffic, lookaheads, coverage)
     plain = _plain(profile, traffic)
     record = Design(
@@ -125,6 +126,13 @@ def design(config: DesignConfig, store: Store) -> Path:
     )
     run.finish(record)
     return run.path
+
+
+def _learnt(config: DesignConfig, flops_N: np.ndarray) -> np.ndarray:
+    """The tokens that each shape has learnt from when its training ends."""
+    if config.training_flops is None:
+        return np.full(len(flops_N), float(config.tokens or 0))
+    return np.minimum(config.training_flops / flops_N, config.most_tokens or np.inf)
 
 
 def _check_they_belong(profile: Profile, shapes: ShapeProfile) -> None:

@@ -18,6 +18,7 @@ from draftsmith.theory.law import AcceptanceLaw
 from draftsmith.theory.throughput import StepTable
 
 _CHUNK = 1 << 18
+_WIDTHS = ("heads", "kv_heads", "hidden", "intermediate")
 _ROUND = 64  # neurons and hidden dimensions: what matrix units like; for large sources a multiple of it
 _MOST = 4_000_000  # candidates, which fit in memory
 
@@ -186,6 +187,13 @@ def pareto(ranked: Ranked) -> np.ndarray:
     return order[better]
 
 
+def half_as_wide(source: Shape, rule: HiddenRule, layers: int, tensor_parallel: int = 1) -> Shape:
+    """So many layers of about half the hidden dimensions, heads and neurons."""
+    shapes = legal_shapes(source, rule, Bounds(tensor_parallel=tensor_parallel), "float32")
+    off = [np.abs(np.log(2.0 * getattr(shapes, name) / getattr(source, name))) for name in _WIDTHS]
+    return _at(shapes, np.where(shapes.layers == layers, sum(off), np.inf).argmin(), source)
+
+
 def deep_equal(source: Shape, rule: HiddenRule, shallow: Shape, tensor_parallel: int = 1, times: int = 4) -> Shape | None:
     """A shape that is `times` as deep as a shallow one and has as many parameters within 3%, proportioned as the source is:
     what a shallow draft is to be measured against. None if there is none."""
@@ -199,10 +207,12 @@ def deep_equal(source: Shape, rule: HiddenRule, shallow: Shape, tensor_parallel:
         for name in ("heads", "kv_heads", "intermediate")
     ]
     odd = np.where(fits, sum(stretched) + 10.0 * apart + 0.1 * (shapes.layers - times * shallow.layers), np.inf)
-    sizes = {
-        name: getattr(shapes, name)[odd.argmin()].item() for name in ("layers", "heads", "kv_heads", "hidden", "intermediate")
-    }
-    return source.model_copy(update=sizes)
+    return _at(shapes, odd.argmin(), source)
+
+
+def _at(shapes: ShapeArrays, place: np.intp, source: Shape) -> Shape:
+    """One candidate, with the source's whole vocabulary."""
+    return source.model_copy(update={name: getattr(shapes, name)[place].item() for name in ("layers", *_WIDTHS)})
 
 
 def _head_groups(source: Shape, ranks: int) -> list[tuple[int, int]]:

@@ -126,6 +126,9 @@ def test_of_the_same_arithmetic_a_small_shape_makes_more_tokens(given: dict[str,
     assert {one.tokens for one in by_tokens.by_depth} == {1_000_000}
     (whole,) = (one for one in made.by_depth if one.shape.layers == 12)
     assert whole.tokens * 6.0 * (whole.shape.decoder_weights + whole.shape.head_weights) == pytest.approx(flops, rel=1e-3)
+    most = api.design(**{**given, "tokens": None}, training_flops=flops, most_tokens=1_200_000).record
+    assert max(one.tokens for one in most.by_depth) == 1_200_000 < max(tokens.values())
+    assert min(one.tokens for one in most.by_depth) < 1_200_000
     for more in ({"tokens": None}, {"training_flops": flops}):
         with pytest.raises(ConfigError, match="`tokens`, or `training_flops`, one of them"):
             api.design(**{**given, **more})
