@@ -15,12 +15,14 @@ from benchmarks._evidence import ROOT, Lab, open_lab, own_arithmetic
 from benchmarks._rounded import bfloat16_units
 from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
+from draftsmith.core.protocols import EngineConfig
 from draftsmith.core.provenance import has_bf16_units, machine
 from draftsmith.core.shapes import model_shape
-from draftsmith.core.store import digest, read_json, write_json
-from draftsmith.forge.contest import DEEP, OURS
-from draftsmith.forge.ground import ForgeConfig
-from draftsmith.forge.rounds import pruners_by, sizes_of
+from draftsmith.core.store import Store, digest, read_json, write_json
+from draftsmith.core.timing import Timing
+from draftsmith.forge.contest import DEEP, OURS, contenders
+from draftsmith.forge.ground import ForgeConfig, prepare
+from draftsmith.forge.rounds import Rounds, pruners_by, sizes_of
 
 HOURS = {"tinyllama": 1.8, "smollm2": 1.3}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
@@ -77,45 +79,49 @@ def check_units(name: str) -> None:
 
 
 def _forge(lab: Lab, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
+    """As `draftsmith forge` does, but for the live runs in the end, which a recipe does not hang on."""
     check_units(name)
-    precision, order = own_arithmetic(), layer_order(lab, name)
-    made = api.forge(
-        target=getattr(lab, name),
+    target, precision, order = getattr(lab, name), own_arithmetic(), layer_order(lab, name)
+    config = ForgeConfig(
+        target=str(target),
         datasets=JUDGED,
-        data=lab.data,
+        data=str(lab.data),
         hours=0.05 if lab.quick else HOURS[name],
         context=256,
         train_prompts=4 if lab.quick else _PROMPTS[name],
         held_prompts=4 if lab.quick else 32,
-        live_prompts=1,  # `headline` runs them live on more
+        live_prompts=1,
         max_new_tokens=_new_tokens(lab),
         learning=_learning(name, precision),
         first_steps=2 if lab.quick else 20,
-        layer_order=order,
-        timing={"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 16, "min_rounds": 4, "max_rounds": 8},
+        layer_order=tuple(order),
+        timing=Timing(steps=4, min_rounds=2, max_rounds=2) if lab.quick else Timing(steps=16, min_rounds=4, max_rounds=8),
         tensor_parallel=TENSOR_PARALLEL[name],
-        engine=_ENGINE,
-        store=_store(lab),
+        engine=EngineConfig(**_ENGINE),
     )
-    if made.record.tokens < _LEAST_TOKENS and not lab.quick:
-        sys.exit(f"{HOURS[name]} hours left time for {made.record.tokens:,} tokens of training: no draft is forged with so few")
-    models = {one.name: one.fingerprint for one in made.record.contenders}
-    if DEEP not in models:
+    folder = _store(lab) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    rounds = Rounds(prepare(config, Store(_store(lab)), folder))
+    last = rounds.go()
+    if last.record.tokens < _LEAST_TOKENS and not lab.quick:
+        sys.exit(f"{HOURS[name]} hours left time for {last.record.tokens:,} tokens of training: no draft is forged with so few")
+    found = contenders(rounds, last)
+    deep, decided = found.get(DEEP), read_json(folder / "decisions.json")
+    if deep is None:
         sys.exit(f"the best draft of {name} has more than a quarter of its layers: none is four times as deep")
-    drafts = {which: _model(_store(lab), models[called]) for which, called in (("forged", OURS[0]), ("deep", DEEP))}
-    decided, trimmed = read_json(made.folder / "decisions.json"), OURS[1] in models
     (rate,) = (value for key, value in decided.items() if key.startswith("learning rate of") and key.endswith("round 2"))
     recipe = {
-        "forged": {"sizes": sizes_of(model_shape(drafts["forged"])), "rate": rate},
-        "deep": {"sizes": sizes_of(model_shape(drafts["deep"])), "rate": decided["learning rate of deep and thin"]},
-        "steps": round(made.record.tokens / (_BATCH[name] * 512)),
-        "output_rows": decided["output rows"] if trimmed else None,
+        "forged": {"sizes": sizes_of(last.shape), "rate": rate},
+        "deep": {"sizes": sizes_of(model_shape(deep)), "rate": decided["learning rate of deep and thin"]},
+        "steps": round(last.record.tokens / config.step_tokens),
+        "output_rows": decided["output rows"] if OURS[1] in found else None,
         "precision": precision,
         "layer_order": order,
         "forged_on": machine()["cpu"],
-        "forge": made.record.model_dump(mode="json"),
+        "shapes tried": [{"sizes": sizes_of(one.shape), "tokens": one.record.tokens} for one in rounds.trained],
+        "decided": decided,
     }
-    return recipe, drafts
+    return recipe, {"forged": last.model, "deep": deep}
 
 
 def draft_of(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
@@ -143,15 +149,6 @@ def _learning(name: str, precision: str) -> dict[str, Any]:
 
 def _place(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
     return lab.drafts / f"{name}-{which}-{digest(recipe)[:8]}"
-
-
-def _model(store: Path, fingerprint: str | None) -> Path:
-    """A checkpoint of the forge's store, by what it says of itself."""
-    return next(
-        path.parent / "model"
-        for path in sorted((store / "distilled").glob("*/record.json"))
-        if read_json(path)["fingerprint"] == fingerprint
-    )
 
 
 def _store(lab: Lab) -> Path:

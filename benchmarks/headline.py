@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._drafts import copied
-from benchmarks._evidence import Lab, Result, run
+from benchmarks._evidence import Lab, Result, refuse_busy, run
 from benchmarks._forged import TENSOR_PARALLEL, check_units, forged, recipe_of
 from benchmarks._live import Group, passed, ratios, speed, spread, there_and_back
 from benchmarks._taught import JUDGED, recorded
@@ -36,14 +36,15 @@ def measure(lab: Lab) -> Result:
     """Tokens per second of every draft on every data set, each at its own best lookahead, and plain decoding."""
     judged_by, names = ("smollm2", ("smollm2",)) if lab.quick else ("tinyllama", _in_turn())
     details: dict[str, Any] = {}
-    for name in names:
-        recipe = recipe_of(lab, name)
-        details[name] = {
-            one: lab.kept(f"{name}-{one}-{digest(recipe)[:8]}", partial(_served, lab, name, one, recipe)) for one in ENGINES
-        }
-        details[name]["recipe"] = recipe
-    judged = details[judged_by]
-    cells = [{"engine": engine, **cell} for engine in ENGINES for cell in judged[engine]["cells"] if cell["batch"] == 1]
+    for batches in (BATCHES[:1],) if lab.quick else (BATCHES[:1], BATCHES[1:]):  # what the goal is about comes first
+        for name in names:
+            recipe = recipe_of(lab, name)
+            parts = details.setdefault(name, {"recipe": recipe, **{engine: [] for engine in ENGINES}})
+            for engine in ENGINES:
+                part = f"{name}-{engine}-{'-'.join(map(str, batches))}-{digest(recipe)[:8]}"
+                parts[engine].append(lab.kept(part, partial(_served, lab, name, engine, recipe, batches)))
+    judged = {engine: details[judged_by][engine][0] for engine in ENGINES}
+    cells = [{"engine": engine, **cell} for engine in ENGINES for cell in judged[engine]["cells"]]
     against = {engine: _mean([_ratio(cells, engine, dataset, "forged", "deep") for dataset in JUDGED]) for engine in ENGINES}
     everywhere = [(engine, dataset) for engine in ENGINES for dataset in JUDGED]
     straight = _mean([_ratio(cells, *where, "forged", "deep", LOOPLESS) for where in everywhere])
@@ -75,29 +76,29 @@ def _in_turn() -> tuple[str, ...]:
     return ("smollm2", "tinyllama") if has_bf16_units() is False else ("tinyllama", "smollm2")
 
 
-def _served(lab: Lab, name: str, engine: str, recipe: dict[str, Any]) -> dict[str, Any]:
-    """Every draft of a target in one engine."""
+def _served(lab: Lab, name: str, engine: str, recipe: dict[str, Any], batches: tuple[int, ...]) -> dict[str, Any]:
+    """Every draft of a target in one engine at batch 1; at others the two that are compared."""
     check_units(name)
     target: Path = getattr(lab, name)
     made = forged(lab, name, recipe)
-    drafts: dict[str, Path | str] = {"forged": made.draft, "deep": made.deep, "ngram": "ngram"}
-    if made.trimmed is not None:
-        drafts["forged, fewer output rows"] = made.trimmed
-    if name == "tinyllama":
-        drafts["stories15M"] = _with_positions(lab, 2048)
+    drafts: dict[str, Path | str] = {"forged": made.draft, "deep": made.deep}
+    if batches == BATCHES[:1]:
+        drafts["ngram"] = "ngram"
+        if made.trimmed is not None:
+            drafts["forged, fewer output rows"] = made.trimmed
+        if name == "tinyllama":
+            drafts["stories15M"] = _with_positions(lab, 2048)
     shapes = {one: model_shape(path) for one, path in drafts.items() if isinstance(path, Path)}
     assert shapes["deep"].layers >= 4 * shapes["forged"].layers
     assert abs(shapes["deep"].parameters / shapes["forged"].parameters - 1) <= 0.03
     new_tokens = 16 if lab.quick else NEW_TOKENS
     trace = recorded(lab, target, "test", JUDGED, PROMPTS, max_new_tokens=new_tokens)
     served = {**ENGINES[engine], **({"tensor_parallel": TENSOR_PARALLEL[name]} if engine == "vllm" else {})}
-    batches = {one: BATCHES if one in COMPARED and not lab.quick else BATCHES[:1] for one in drafts}
-    points = {one: _expected(lab, target, path, served, batches[one]) for one, path in drafts.items()}
+    points = {one: _expected(lab, target, path, served, batches) for one, path in drafts.items()}
     cells = []
-    for batch in batches["forged"]:
-        here = {one: path for one, path in drafts.items() if batch in batches[one]}
-        lookaheads = {one: points[one][batch]["lookahead"] for one in here}
-        found = _cells(lab, target, here, lookaheads, trace, EngineConfig(**served, batch_size=batch))
+    for batch in batches:
+        lookaheads = {one: points[one][batch]["lookahead"] for one in drafts}
+        found = _cells(lab, target, drafts, lookaheads, trace, EngineConfig(**served, batch_size=batch))
         cells += [{"batch": batch, **cell} for cell in found]
         print(name, engine, batch, found, flush=True)
     return {
@@ -131,8 +132,9 @@ def _expected(
     )  # fmt: skip
     profile = api.profile(
         target=target, draft=draft, lookaheads=LOOKAHEADS, batches=batches, contexts=(256,), store=lab.store, engine=engine,
-        timing={"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 10, "min_rounds": 3, "max_rounds": 3},
+        timing={"steps": 4, "min_rounds": 2, "max_rounds": 2} if lab.quick else {"steps": 15, "min_rounds": 2, "max_rounds": 2},
     )  # fmt: skip
+    refuse_busy(lab, profile.record.busy, profile.folder)
     made = api.predict(profile=profile.folder, scorecard=card.folder, store=lab.store).record
     found = {}
     for batch in batches:
@@ -216,8 +218,8 @@ def _limits(found: dict[str, Any]) -> str:
     """Where a step of the forged draft goes at batch 1, and the tokens per step that the goal would need of it."""
     said = []
     for engine in ENGINES:
-        (one,) = (one for one in found[engine]["expected"] if (one["draft"], one["batch"]) == ("forged", 1))
-        speeds = [cell for cell in found[engine]["cells"] if (cell["batch"], cell["draft"]) == (1, "forged")]
+        (one,) = (one for one in found[engine]["expected"] if one["draft"] == "forged")
+        speeds = [cell for cell in found[engine]["cells"] if cell["draft"] == "forged"]
         slowest = min(speeds, key=lambda cell: cell["speedup"])
         needed = FASTER * slowest["tokens_per_step"] / slowest["speedup"]
         split = ", ".join(f"{name} {one[f'{name}_ms']:.0f} ms" for name in ("draft", "verify", "overhead"))
