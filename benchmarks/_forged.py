@@ -30,6 +30,7 @@ RECIPES = ROOT / "benchmarks" / "recipes"
 _ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 32}
 _PROMPTS = {"tinyllama": 150, "smollm2": 400}
 _BATCH = {"tinyllama": 8, "smollm2": 16}  # sequences a step
+_RATES = {"tinyllama": (3e-5, 1e-4, 3e-4), "smollm2": (3e-4, 1e-3, 3e-3)}  # around the best of short trainings
 _LEAST_TOKENS = 100_000  # that the last draft must have learnt from: else there was no time to forge
 
 
@@ -93,6 +94,7 @@ def _forge(lab: Lab, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
         live_prompts=1,
         max_new_tokens=_new_tokens(lab),
         learning=_learning(name, precision),
+        rates=_RATES[name],
         first_steps=2 if lab.quick else 20,
         layer_order=tuple(order),
         timing=Timing(steps=4, min_rounds=2, max_rounds=2) if lab.quick else Timing(steps=16, min_rounds=4, max_rounds=8),
