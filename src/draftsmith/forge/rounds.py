@@ -190,7 +190,8 @@ class Rounds:
         return prune(asked, ground.store)
 
     def _steps(self, sizes: Mapping[str, int], round_: int) -> int:
-        """As many as this shape's part of the time that is left allows."""
+        """As many as this shape's part of the time that is left allows. Of the last one's a part goes into searching its
+        learning rate."""
         config = self.ground.config
         if not self.trained:
             return config.first_steps
@@ -209,7 +210,7 @@ class Rounds:
 
     def _flops_of_the_next(self, round_: int) -> float:
         """What the training of the next shape of a round may take, at the speed of those so far, less what cutting and
-        replaying take beside it. Of the last one's a part goes into searching its learning rate."""
+        replaying take beside it."""
         return self.seconds_of_the_next(round_) * _BUSY * float(np.mean([one.flops_per_second for one in self.trained]))
 
     def seconds_of_the_next(self, round_: int) -> float:
