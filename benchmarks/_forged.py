@@ -29,7 +29,8 @@ TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; Sm
 RECIPES = ROOT / "benchmarks" / "recipes"
 _ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 32}
 _PROMPTS = {"tinyllama": 150, "smollm2": 400}
-_BATCH = {"tinyllama": 8, "smollm2": 16}  # sequences a step
+_BATCH = {"tinyllama": 4, "smollm2": 2}  # sequences a step: of few tokens more is learnt in many small ones (docs/log.md)
+_FIRST_STEPS = {"tinyllama": 40, "smollm2": 160}  # of the first shape, and of every learning rate that is tried
 _RATES = {"tinyllama": (3e-5, 1e-4, 3e-4), "smollm2": (3e-4, 1e-3, 3e-3)}  # around the best of short trainings
 _LEAST_TOKENS = 100_000  # that the last draft must have learnt from: else there was no time to forge
 
@@ -95,7 +96,7 @@ def _forge(lab: Lab, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
         max_new_tokens=_new_tokens(lab),
         learning=_learning(name, precision),
         rates=_RATES[name],
-        first_steps=2 if lab.quick else 20,
+        first_steps=2 if lab.quick else _FIRST_STEPS[name],
         layer_order=tuple(order),
         timing=Timing(steps=4, min_rounds=2, max_rounds=2) if lab.quick else Timing(steps=16, min_rounds=4, max_rounds=8),
         tensor_parallel=TENSOR_PARALLEL[name],
@@ -146,7 +147,7 @@ def draft_of(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
 
 
 def _learning(name: str, precision: str) -> dict[str, Any]:
-    return {"batch": _BATCH[name], "micro_batch": 8, "length": 512, "save_every": 20, "precision": precision}
+    return {"batch": _BATCH[name], "length": 512, "save_every": 100, "precision": precision}
 
 
 def _place(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
