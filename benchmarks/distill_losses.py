@@ -85,6 +85,7 @@ def measure(lab: Lab) -> Result:
     aware = next((loss for loss in ranked if loss in AWARE), winner)  # a slice has none
     apart = {loss: kept[loss].against(kept[PLAIN]) for loss in ranked if loss != PLAIN}
     ahead, error = kept[aware].against(kept[PLAIN])
+    recordings = len({one.record.trace for tried in runs.values() for one in tried.values()})
     at_the_edge = sum(rate == max(RATES) for rate in best.values())
     if not lab.quick:
         curves = {loss.replace("_", " "): one.record for loss, one in kept.items()}
@@ -101,9 +102,9 @@ def measure(lab: Lab) -> Result:
         spread="standard errors are paired over prompts, and know nothing of the chance in training: one seed; of the two "
         f"learning rates (details) the higher is better for {at_the_edge} of {len(losses)} losses: none higher was tried",
         workload=f"SmolLM2-135M-Instruct cut to {LAYERS} layers by depth, {kept[winner].record.tokens / 1e6:.2f}M tokens each, "
-        f"the best loss {trained.record.tokens / 1e6:.2f}M, recorded output of the train prompts of all data sets ({PROMPTS} "
-        f"of each), {lab.arithmetic()}; judged by {HELD_OUT} prompts of the probe split of {', '.join(JUDGED)} each, curves "
-        "by fewer",
+        f"the best loss {trained.record.tokens / 1e6:.2f}M (the text about five times), recorded output of the train prompts "
+        f"of all data sets ({PROMPTS} of each, recorded {recordings} times in the same way, as machines changed), "
+        f"{lab.arithmetic()}; judged by {HELD_OUT} prompts of the probe split of {', '.join(JUDGED)} each, curves by fewer",
         details={
             "tokens_per_step": {
                 loss: {str(rate): one.tokens_per_step for rate, one in tried.items()} for loss, tried in runs.items()
