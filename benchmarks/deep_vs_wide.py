@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._drafts import layer_order
-from benchmarks._evidence import Lab, Result, refuse_busy, run
+from benchmarks._evidence import RESULTS, Lab, Result, refuse_busy, run
 from benchmarks._rounded import bfloat16_units
+from benchmarks._side_by_side import picture, table
 from draftsmith import api
 from draftsmith.core.families import cut_config, family_of
 from draftsmith.core.provenance import has_bf16_units, machine
 from draftsmith.core.shapes import Shape
 from draftsmith.core.store import read_json, write_json
+from draftsmith.figures.save import save_chart
 from draftsmith.forge.rounds import pruners_by
 
 LOOKAHEADS = (1, 2, 3, 5, 8)
@@ -51,6 +53,8 @@ def measure(lab: Lab) -> Result:
     behind = [_limit(drafts, target, one["throughput"]) for target, one in verdicts.items() if one["throughput"] <= 1]
     gain = min(one["throughput"] for one in verdicts.values())
     apart = max(abs(one["parameters"] - 1) for one in verdicts.values())
+    if not lab.quick:
+        save_chart(picture(drafts), RESULTS, "deep_vs_wide", page=False)
     return Result(
         claim="At equal parameters a shallow, wide draft is faster than a deep, thin one",
         value="; ".join(f"{target}: {one['throughput']:.2f} x" for target, one in verdicts.items()),
@@ -59,12 +63,13 @@ def measure(lab: Lab) -> Result:
         holds=gain > 1 and apart <= 0.03,
         spread="standard errors: " + "; ".join(f"{target} {one['throughput error']:.1%}" for target, one in verdicts.items()),
         workload="SmolLM2-135M-Instruct by l0 and recovery, TinyLlama-1.1B by depth, width and recovery; RedPajama sample and "
-        f"recorded output of the train split, learnt in {lab.arithmetic()}; HellaSwag, MMLU and chat of the test split, "
-        "greedy, transformers, bf16",
+        f"recorded output of the train split, learnt in {lab.arithmetic()}, {_BATCH * _LENGTH:,} tokens a step; HellaSwag, "
+        "MMLU and chat of the test split, greedy, transformers, bf16",
         details={
+            "table": table(drafts),
             "drafts": drafts,
             "wide against deep": verdicts,
-            "what holds here": {target: _says(one) for target, one in verdicts.items()},
+            "what_holds": [f"{target}: {said}" for target, one in verdicts.items() for said in _says(one)],
             **({"what_limits_it": "; ".join(behind)} if behind else {}),
         },
     )

@@ -90,7 +90,7 @@ def measure(lab: Lab) -> Result:
     if not lab.quick:
         curves = {loss.replace("_", " "): one.record for loss, one in kept.items()}
         save_chart(learning(curves), RESULTS, "distill_losses", page=False)
-        save_chart(learning({winner.replace("_", " "): trained.record}), RESULTS, "distill_losses_long", page=False)
+        save_chart(learning({winner.replace("_", " "): trained.record}), RESULTS, "distill_losses-long", page=False)
     return Result(
         claim="Distillation on recorded output makes a cut accept; which loss does it best is measured",
         value="; ".join(f"{loss}: {kept[loss].tokens_per_step:.3f}" for loss in ranked),

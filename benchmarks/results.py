@@ -3,6 +3,8 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from benchmarks._evidence import RESULTS
@@ -42,7 +44,19 @@ def _section(name: str, result: dict[str, Any]) -> str:
     ]
     if limits := result["details"].get("what_limits_it"):
         lines.append(f"- What limits it: {limits}\n")
+    lines += [f"- What holds: {sentence}\n" for sentence in result["details"].get("what_holds", ())]
+    if rows := result["details"].get("table"):
+        lines += ["\n", _table_line(rows[0]), _table_line(["---"] * len(rows[0])), *(_table_line(row.values()) for row in rows)]
+    lines += [f"\n![{picture.stem}](results/{picture.name})\n" for picture in _pictures(name)]
     return "".join(lines)
+
+
+def _table_line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _pictures(name: str) -> list[Path]:
+    return sorted(path for path in RESULTS.glob("*.svg") if path.stem == name or path.stem.startswith(f"{name}-"))
 
 
 def main() -> None:

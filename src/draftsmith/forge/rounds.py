@@ -33,7 +33,7 @@ _EPOCHS = 4  # text read so often teaches nearly as much as new text (Muennighof
 _BUSY = 0.85  # of the time for training is spent in steps
 _SEARCH = 0.1  # of the steps, for every learning rate that is tried
 _LEAST_STEPS = 4
-_LOOK_STEPS = 50  # at least, between looks at the probe split: in a short run they would take longer than the training
+_LOOK_TOKENS = 400_000  # at least, between looks at the probe split: in a short run they would take longer than the training
 _LIVE_SHARE = 0.15  # of the whole time, kept for live runs
 _SIZES = ("layers", "heads", "kv_heads", "hidden", "intermediate")
 
@@ -135,7 +135,7 @@ class Rounds:
             trace=str(ground.train),
             held_out=str(ground.probe),
             loss=config.loss,
-            check_every=max(_LOOK_STEPS, steps // 10),
+            check_every=max(-(-_LOOK_TOKENS // config.step_tokens), steps // 10),
             train={
                 "save_every": max(1, steps // 10),
                 **config.learning,
