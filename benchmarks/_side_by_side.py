@@ -53,11 +53,11 @@ def picture(drafts: list[dict[str, Any]]) -> Any:
                 layers.append(plain.encode(x=f"{name}:Q"))
             panels.append(alt.layer(*layers).properties(width=210, height=70))
         rows.append(alt.hconcat(*panels).resolve_scale(y="shared").properties(title=target))
-    title = {
+    heading = {
         "text": "Shallow and wide against deep and thin, at equal parameters",
         "subtitle": "rules: two standard errors either way; red: plain decoding",
     }
-    return alt.vconcat(*rows).properties(title=title)
+    return alt.vconcat(*rows).properties(title=heading)
 
 
 def _name(one: dict[str, Any]) -> str:

@@ -1,14 +1,67 @@
-"""What drafts of the lab are taught from: recorded output of a target over the train prompts of all data sets."""
+"""What drafts of the lab are taught from, recorded output of a target over the train prompts of all data sets, and how they do
+afterwards on prompts that were held out."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks._evidence import Lab
 from draftsmith import api
+from draftsmith.core.records import DistilledCheckpoint
+from draftsmith.core.scores import read_scores, scores_path
+from draftsmith.core.trace import TraceReader
+from draftsmith.theory.acceptance import replay, row_chances
 
 SHORT = ("hellaswag", "chat", "gsm8k", "humaneval", "specbench", "jsonl", "text")  # jsonl: RedPajama, text: WikiText
 JUDGED = ("hellaswag", "mmlu", "chat")
 _KEPT = 16
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A draft that learnt, and how each held-out prompt went with it: its tokens, and the steps that they would take."""
+
+    record: DistilledCheckpoint
+    tokens: np.ndarray
+    steps: np.ndarray
+
+    @staticmethod
+    def judged(lab: Lab, learnt: api.Kept[DistilledCheckpoint], held_out: Path, lookahead: int, engine: dict[str, Any]) -> Any:
+        """As a cell keeps it; `of` reads it."""
+        model = learnt.folder / "model"
+        card = api.evaluate(trace=held_out, draft=model, lookaheads=(lookahead,), engine=engine, store=lab.store).folder
+        trace = TraceReader(held_out)
+        first, tokens, chances = trace.record.first_drafted, [], []
+        for shard in range(len(trace.record.shards)):
+            rows = trace.shard(shard)
+            tokens += [row.num_output - first for row in rows]
+            scores = read_scores(scores_path(card, shard), rows)
+            chances += [row_chances(row, score, "greedy")[first:] for row, score in zip(rows, scores, strict=True)]
+        steps = replay(chances, tokens, [lookahead]).steps[:, 0].tolist()
+        return {"record": learnt.record.model_dump(mode="json"), "tokens": tokens, "steps": steps}
+
+    @classmethod
+    def of(cls, cell: Any) -> "Taught":
+        return cls(DistilledCheckpoint.model_validate(cell["record"]), np.array(cell["tokens"]), np.array(cell["steps"]))
+
+    @property
+    def tokens_per_step(self) -> float:
+        return float(self.tokens.sum() / self.steps.sum())
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """Tokens per step against training tokens, on the prompts that were looked at meanwhile."""
+        return [(point.tokens, point.tokens_per_step) for point in self.record.curve if point.tokens_per_step is not None]
+
+    def against(self, other: "Taught") -> tuple[float, float]:
+        """By how many tokens per step it is ahead, with the standard error over prompts, which both had."""
+        apart = self._residuals() - other._residuals()
+        return self.tokens_per_step - other.tokens_per_step, float(np.linalg.norm(apart))
+
+    def _residuals(self) -> np.ndarray:
+        return np.asarray((self.tokens - self.tokens_per_step * self.steps) / self.steps.sum())
 
 
 def recorded(lab: Lab, target: Path, split: str, datasets: tuple[str, ...], num_prompts: int, **more: Any) -> Path:

@@ -1,22 +1,15 @@
 """Every loss of distillation on the same cut: tokens per step on held-out prompts against training tokens, and one long run."""
 
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks._drafts import depth_cut
 from benchmarks._evidence import RESULTS, Lab, Result, run
-from benchmarks._taught import JUDGED, lessons, recorded, training
+from benchmarks._taught import JUDGED, Taught, lessons, recorded, training
 from draftsmith import api
-from draftsmith.core.records import DistilledCheckpoint
-from draftsmith.core.scores import read_scores, scores_path
-from draftsmith.core.trace import TraceReader
 from draftsmith.figures.learning import learning
 from draftsmith.figures.save import save_chart
-from draftsmith.theory.acceptance import replay, row_chances
 
 LOSSES = (
     "forward_kl", "cross_entropy", "reverse_kl", "jensen_shannon", "total_variation", "argmax_miss", "acceptance_length",
@@ -27,27 +20,6 @@ PROMPTS = 400  # of each data set: read once while losses are compared, and abou
 HELD_OUT = 64  # prompts of each judged data set, by which losses are told apart; curves are drawn by fewer
 ENGINE = {"kind": "transformers", "dtype": "float32", "threads": 2}
 PLAIN, AWARE = "forward_kl", ("acceptance_length", "total_variation", "argmax_miss")
-
-
-@dataclass(frozen=True)
-class Taught:
-    """A draft that learnt, and how each held-out prompt went with it."""
-
-    record: DistilledCheckpoint
-    tokens: np.ndarray
-    steps: np.ndarray
-
-    @property
-    def tokens_per_step(self) -> float:
-        return float(self.tokens.sum() / self.steps.sum())
-
-    def against(self, other: "Taught") -> tuple[float, float]:
-        """By how many tokens per step it is ahead, with the standard error over prompts, which both had."""
-        apart = self._residuals() - other._residuals()
-        return self.tokens_per_step - other.tokens_per_step, float(np.linalg.norm(apart))
-
-    def _residuals(self) -> np.ndarray:
-        return np.asarray((self.tokens - self.tokens_per_step * self.steps) / self.steps.sum())
 
 
 def measure(lab: Lab) -> Result:
@@ -62,17 +34,16 @@ def measure(lab: Lab) -> Result:
     def held_out() -> Path:
         return recorded(lab, lab.smollm2, "probe", JUDGED, HELD_OUT, engine={**ENGINE, "batch_size": 64})
 
-    def made(loss: str, rate: float, count: int) -> dict[str, Any]:
+    def made(loss: str, rate: float, count: int) -> Any:
         cut, train = depth_cut(lab, LAYERS), training(lab, count, rate)
         checks = {"check_every": max(1, count // (2 if lab.quick else 10)), "lookahead": LOOKAHEAD}
         learnt = api.distill(student=cut, loss=loss, **taught(), **checks, train=train, store=lab.store)
-        print(loss, rate, count, _curve(learnt.record), flush=True)
-        tokens, steps = _by_prompt(lab, held_out(), learnt.folder / "model")
-        return {"record": learnt.record.model_dump(mode="json"), "tokens": tokens, "steps": steps}
+        cell = Taught.judged(lab, learnt, held_out(), LOOKAHEAD, ENGINE)
+        print(loss, rate, count, Taught.of(cell).curve, flush=True)
+        return cell
 
     def distilled(loss: str, rate: float, count: int) -> Taught:
-        kept = lab.kept(f"{loss}-{rate:g}-{count}", partial(made, loss, rate, count))
-        return Taught(DistilledCheckpoint.model_validate(kept["record"]), np.array(kept["tokens"]), np.array(kept["steps"]))
+        return Taught.of(lab.kept(f"{loss}-{rate:g}-{count}", partial(made, loss, rate, count)))
 
     losses = LOSSES[:2] if lab.quick else LOSSES
     runs = {loss: {rate: distilled(loss, rate, steps) for rate in RATES} for loss in losses}
@@ -81,7 +52,7 @@ def measure(lab: Lab) -> Result:
     ranked = sorted(losses, key=lambda loss: -kept[loss].tokens_per_step)
     winner = ranked[0]
     trained = distilled(winner, best[winner], long)
-    bend = _curve(trained.record)
+    bend = trained.curve
     aware = next((loss for loss in ranked if loss in AWARE), winner)  # a slice has none
     apart = {loss: kept[loss].against(kept[PLAIN]) for loss in ranked if loss != PLAIN}
     ahead, error = kept[aware].against(kept[PLAIN])
@@ -110,23 +81,10 @@ def measure(lab: Lab) -> Result:
                 loss: {str(rate): one.tokens_per_step for rate, one in tried.items()} for loss, tried in runs.items()
             },
             f"ahead of {PLAIN}, and the standard error": apart,
-            "curves": {loss: _curve(one.record) for loss, one in kept.items()},
+            "curves": {loss: one.curve for loss, one in kept.items()},
             "long": {"loss": winner, "tokens_per_step": trained.tokens_per_step, "curve": bend},
         },
     )
-
-
-def _by_prompt(lab: Lab, held_out: Path, draft: Path) -> tuple[list[int], list[float]]:
-    """The tokens of each held-out prompt, and the steps that they would take."""
-    card = api.evaluate(trace=held_out, draft=draft, lookaheads=(LOOKAHEAD,), engine=ENGINE, store=lab.store).folder
-    trace = TraceReader(held_out)
-    first, tokens, chances = trace.record.first_drafted, [], []
-    for shard in range(len(trace.record.shards)):
-        rows = trace.shard(shard)
-        tokens += [row.num_output - first for row in rows]
-        scores = read_scores(scores_path(card, shard), rows)
-        chances += [row_chances(row, score, "greedy")[first:] for row, score in zip(rows, scores, strict=True)]
-    return tokens, replay(chances, tokens, [LOOKAHEAD]).steps[:, 0].tolist()
 
 
 def _bends(curve: list[tuple[int, float]]) -> bool:
@@ -134,10 +92,6 @@ def _bends(curve: list[tuple[int, float]]) -> bool:
     third = max(1, len(curve) // 3)
     first, last = (curve[end][1] - curve[end - third][1] for end in (third, -1)) if len(curve) > third else (0.0, 0.0)
     return first > last and curve[-1][1] > curve[0][1]
-
-
-def _curve(made: DistilledCheckpoint) -> list[tuple[int, float]]:
-    return [(point.tokens, point.tokens_per_step) for point in made.curve if point.tokens_per_step is not None]
 
 
 if __name__ == "__main__":
