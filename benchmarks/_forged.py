@@ -27,7 +27,7 @@ from draftsmith.forge.rounds import Rounds, pruners_by, sizes_of
 HOURS = {"tinyllama": 1.8, "smollm2": 1.3}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
 RECIPES = ROOT / "benchmarks" / "recipes"
-_ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 32}
+_ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 64}
 _PROMPTS = {"tinyllama": 150, "smollm2": 400}
 _BATCH = {"tinyllama": 4, "smollm2": 2}  # sequences a step: of few tokens more is learnt in many small ones (docs/log.md)
 _FIRST_STEPS = {"tinyllama": 40, "smollm2": 160}  # of the first shape, and of every learning rate that is tried

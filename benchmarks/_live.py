@@ -100,19 +100,19 @@ def there_and_back(names: Sequence[str], run: Callable[[str, str], list[dict[str
     return found
 
 
-def speed(passes: Sequence[Sequence[Group]], dataset: str | None = None) -> float:
+def speed(passes: Sequence[Sequence[Group]]) -> float:
     """Tokens per second over all passes."""
-    kept = [one for way in passes for one in way if dataset in (None, one.dataset)]
-    return sum(one.tokens for one in kept) / sum(one.seconds for one in kept)
+    groups = [one for way in passes for one in way]
+    return sum(one.tokens for one in groups) / sum(one.seconds for one in groups)
 
 
-def ratios(one: Sequence[Sequence[Group]], other: Sequence[Sequence[Group]], dataset: str | None = None) -> list[float]:
+def ratios(one: Sequence[Sequence[Group]], other: Sequence[Sequence[Group]]) -> list[float]:
     """Of the speeds of the same groups, pass by pass."""
     return [
         first.speed / second.speed
         for ours, theirs in zip(one, other, strict=True)
         for first, second in zip(ours, theirs, strict=True)
-        if dataset in (None, first.dataset) and first.tokens and second.tokens
+        if first.tokens and second.tokens
     ]
 
 

@@ -1,7 +1,7 @@
 """The headline: a forged draft against the deep, thin draft of equal parameters and equal training, live, on both engines."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,7 @@ def measure(lab: Lab) -> Result:
             recipe = recipe_of(lab, name)
             parts = details.setdefault(name, {"recipe": recipe, **{engine: [] for engine in ENGINES}})
             for engine in ENGINES:
-                part = f"{name}-{engine}-{'-'.join(map(str, batches))}-{digest(recipe)[:8]}"
-                parts[engine].append(lab.kept(part, partial(_served, lab, name, engine, recipe, batches)))
+                parts[engine].append(_part(lab, name, engine, recipe, batches))
     judged = {engine: details[judged_by][engine][0] for engine in ENGINES}
     cells = [{"engine": engine, **cell} for engine in ENGINES for cell in judged[engine]["cells"]]
     against = {engine: _mean([_ratio(cells, engine, dataset, "forged", "deep") for dataset in JUDGED]) for engine in ENGINES}
@@ -76,38 +75,58 @@ def _in_turn() -> tuple[str, ...]:
     return ("smollm2", "tinyllama") if has_bf16_units() is False else ("tinyllama", "smollm2")
 
 
-def _served(lab: Lab, name: str, engine: str, recipe: dict[str, Any], batches: tuple[int, ...]) -> dict[str, Any]:
-    """Every draft of a target in one engine at batch 1; at others the two that are compared."""
-    check_units(name)
-    target: Path = getattr(lab, name)
+def _part(lab: Lab, name: str, engine: str, recipe: dict[str, Any], batches: tuple[int, ...]) -> dict[str, Any]:
+    """A target in an engine. What is expected, and every data set, is a cell: drafts have to be made before, and a machine that
+    is had for some hours has time for a few of them."""
+    words = f"{name}-{engine}-{'-'.join(map(str, batches))}-{digest(recipe)[:8]}"
+    served = {**ENGINES[engine], **({"tensor_parallel": TENSOR_PARALLEL[name]} if engine == "vllm" else {})}
+
+    @cache
+    def drafts() -> dict[str, Path | str]:
+        check_units(name)
+        return _drafts(lab, name, recipe, alone=batches == BATCHES[:1])
+
+    def expected() -> dict[str, Any]:
+        points = {one: _expected(lab, getattr(lab, name), path, served, batches) for one, path in drafts().items()}
+        shapes = {one: model_shape(path) for one, path in drafts().items() if isinstance(path, Path)}
+        assert shapes["deep"].layers >= 4 * shapes["forged"].layers
+        assert abs(shapes["deep"].parameters / shapes["forged"].parameters - 1) <= 0.03
+        return {
+            "expected": [{"draft": one, **point} for one, found in points.items() for point in found.values()],
+            "shapes": {one: shape.model_dump() for one, shape in shapes.items()},
+            "machine": timed_on(machine()),
+        }
+
+    promised = lab.kept(f"{words}-expected", expected)
+
+    def run(dataset: str) -> dict[str, Any]:
+        new_tokens = 16 if lab.quick else NEW_TOKENS
+        trace = recorded(lab, getattr(lab, name), "test", JUDGED, PROMPTS, max_new_tokens=new_tokens)
+        cells = []
+        for batch in batches:
+            lookaheads = {one["draft"]: one["lookahead"] for one in promised["expected"] if one["batch"] == batch}
+            config = EngineConfig(**served, batch_size=batch)
+            found = _cells(lab, getattr(lab, name), drafts(), lookaheads, trace, dataset, config)
+            cells += [{"batch": batch, **cell} for cell in found]
+            print(name, engine, batch, found, flush=True)
+        prints = {one: model_fingerprint(path) for one, path in drafts().items() if isinstance(path, Path)}
+        return {"cells": cells, "fingerprints": prints, "machine": timed_on(machine())}
+
+    live = {dataset: lab.kept(f"{words}-{dataset}", partial(run, dataset)) for dataset in JUDGED}
+    return {**promised, "cells": [cell for one in live.values() for cell in one.pop("cells")], "live": live}
+
+
+def _drafts(lab: Lab, name: str, recipe: dict[str, Any], alone: bool) -> dict[str, Path | str]:
+    """All that run at batch 1; at others the two that are compared."""
     made = forged(lab, name, recipe)
     drafts: dict[str, Path | str] = {"forged": made.draft, "deep": made.deep}
-    if batches == BATCHES[:1]:
+    if alone:
         drafts["ngram"] = "ngram"
         if made.trimmed is not None:
             drafts["forged, fewer output rows"] = made.trimmed
         if name == "tinyllama":
             drafts["stories15M"] = _with_positions(lab, 2048)
-    shapes = {one: model_shape(path) for one, path in drafts.items() if isinstance(path, Path)}
-    assert shapes["deep"].layers >= 4 * shapes["forged"].layers
-    assert abs(shapes["deep"].parameters / shapes["forged"].parameters - 1) <= 0.03
-    new_tokens = 16 if lab.quick else NEW_TOKENS
-    trace = recorded(lab, target, "test", JUDGED, PROMPTS, max_new_tokens=new_tokens)
-    served = {**ENGINES[engine], **({"tensor_parallel": TENSOR_PARALLEL[name]} if engine == "vllm" else {})}
-    points = {one: _expected(lab, target, path, served, batches) for one, path in drafts.items()}
-    cells = []
-    for batch in batches:
-        lookaheads = {one: points[one][batch]["lookahead"] for one in drafts}
-        found = _cells(lab, target, drafts, lookaheads, trace, EngineConfig(**served, batch_size=batch))
-        cells += [{"batch": batch, **cell} for cell in found]
-        print(name, engine, batch, found, flush=True)
-    return {
-        "cells": cells,
-        "expected": [{"draft": one, **point} for one, found in points.items() for point in found.values()],
-        "shapes": {one: shape.model_dump() for one, shape in shapes.items()},
-        "fingerprints": {one: model_fingerprint(path) for one, path in drafts.items() if isinstance(path, Path)},
-        "machine": timed_on(machine()),
-    }
+    return drafts
 
 
 def _with_positions(lab: Lab, positions: int) -> Path:
@@ -150,54 +169,50 @@ def _cells(
     drafts: dict[str, Path | str],
     lookaheads: dict[str, int],
     folder: Path,
+    dataset: str,
     config: EngineConfig,
 ) -> list[dict[str, Any]]:
-    """Of every draft and data set. At batch 1 plain decoding, the forged draft and the deep one run there and back, all else
-    once."""
+    """Of every draft. At batch 1 plain decoding, the forged draft and the deep one run there and back, all else once."""
     trace = TraceReader(folder)
-    rows = list(trace.rows())
-    if config.batch_size == 1:
-        rows = [row for dataset in JUDGED for row in [one for one in rows if one.dataset == dataset][:ALONE]]
+    rows = [row for row in trace.rows() if row.dataset == dataset][: ALONE if config.batch_size == 1 else None]
     passes_kept = replace(lab, cells=lab.store / "cells" / "headline-passes")  # of this machine: nobody else goes on with them
 
     def run(one: str, way: str) -> list[dict[str, Any]]:
         draft, lookahead = (None, 0) if one == PLAIN else (drafts[one], lookaheads[one])
         what = model_fingerprint(draft)[:8] if isinstance(draft, Path) else draft or one
-        words = (target.name, folder.name, config.kind, config.batch_size, what, lookahead, way)
+        words = (target.name, folder.name, dataset, config.kind, config.batch_size, what, lookahead, way)
         measure = partial(passed, lab, target, draft, lookahead, trace, rows, config)
         kept: list[dict[str, Any]] = passes_kept.kept("-".join(map(str, words)), measure)
         return kept
 
     passes = there_and_back((PLAIN, *COMPARED), run) if config.batch_size == 1 else {}
     passes |= {one: [[Group(**group) for group in run(one, "once")]] for one in (PLAIN, *drafts) if one not in passes}
-    found = []
-    for dataset in JUDGED:
-        plain = speed(passes[PLAIN], dataset)
-        found.append({"dataset": dataset, "draft": PLAIN, "tokens_per_second": plain})
-        for one in drafts:
-            here = [group for way in passes[one] for group in way if group.dataset == dataset]
-            tokens = speed(passes[one], dataset)
-            cell = {
-                "dataset": dataset,
-                "draft": one,
-                "lookahead": lookaheads[one],
-                "tokens_per_second": tokens,
-                "speedup": tokens / plain,
-                **_steps(here),
-                "phase_seconds": {
-                    phase: sum(group.phase_seconds.get(phase, 0.0) for group in here) for phase in here[0].phase_seconds
-                },
-                "differing": sum(group.differing for group in here),
-                "busy_groups": sum(group.busy for group in here),
-            }
-            # Steps take as long in a loop as elsewhere, so speed goes with tokens per step.
-            straight, mean = cell["tokens_per_step_without_loops"], cell["tokens_per_step"]
-            cell["tokens_per_second_without_loops"] = None if straight is None or not mean else tokens * straight / mean
-            if one in COMPARED:
-                cell["speedup_of_groups"] = spread(ratios(passes[one], passes[PLAIN], dataset))
-            if one == "forged":
-                cell["against_deep_of_groups"] = spread(ratios(passes["forged"], passes["deep"], dataset))
-            found.append(cell)
+    plain = speed(passes[PLAIN])
+    found: list[dict[str, Any]] = [{"dataset": dataset, "draft": PLAIN, "tokens_per_second": plain}]
+    for one in drafts:
+        groups = [group for way in passes[one] for group in way]
+        tokens = speed(passes[one])
+        cell = {
+            "dataset": dataset,
+            "draft": one,
+            "lookahead": lookaheads[one],
+            "tokens_per_second": tokens,
+            "speedup": tokens / plain,
+            **_steps(groups),
+            "phase_seconds": {
+                phase: sum(group.phase_seconds.get(phase, 0.0) for group in groups) for phase in groups[0].phase_seconds
+            },
+            "differing": sum(group.differing for group in groups),
+            "busy_groups": sum(group.busy for group in groups),
+        }
+        # Steps take as long in a loop as elsewhere, so speed goes with tokens per step.
+        straight, mean = cell["tokens_per_step_without_loops"], cell["tokens_per_step"]
+        cell["tokens_per_second_without_loops"] = None if straight is None or not mean else tokens * straight / mean
+        if one in COMPARED:
+            cell["speedup_of_groups"] = spread(ratios(passes[one], passes[PLAIN]))
+        if one == "forged":
+            cell["against_deep_of_groups"] = spread(ratios(passes["forged"], passes["deep"]))
+        found.append(cell)
     return found
 
 
