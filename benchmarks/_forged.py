@@ -1,8 +1,8 @@
 """The lab's own drafts: forged for TinyLlama and SmolLM2, each with its deep, thin equal. `just lab-drafts` builds them.
 
-`forge` finds how to make them, once: a recipe, which stands in the repository. By it anybody makes such drafts anew: shapes,
-layers, steps and learning rates are the recipe's; the text is what the target writes there in bfloat16, which every kind of
-processor rounds in its own way. They lie in DRAFTSMITH_LAB/drafts, and later work takes them from there."""
+`forge` finds how to make them, once: a recipe, which stands in the repository, as does the text that they learn from. By it
+anybody makes such drafts anew: shapes, layers, steps and learning rates are the recipe's. They lie in DRAFTSMITH_LAB/drafts,
+and later work takes them from there."""
 
 import sys
 import time
@@ -28,10 +28,11 @@ HOURS = {"tinyllama": 1.8, "smollm2": 1.3}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
 RECIPES = ROOT / "benchmarks" / "recipes"
 _ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 64}
-_PROMPTS = {"tinyllama": 150, "smollm2": 400}
+_PROMPTS = {"tinyllama": 400, "smollm2": 400}
 _BATCH = {"tinyllama": 4, "smollm2": 2}  # sequences a step: of few tokens more is learnt in many small ones (docs/log.md)
 _FIRST_STEPS = {"tinyllama": 40, "smollm2": 160}  # of the first shape, and of every learning rate that is tried
 _RATES = {"tinyllama": (3e-5, 1e-4, 3e-4), "smollm2": (3e-4, 1e-3, 3e-3)}  # around the best of short trainings
+_LOSS = "cross_entropy"  # as good as forward KL in `distill_losses`, and text alone will do: small enough to be carried
 _LEAST_TOKENS = 100_000  # that the last draft must have learnt from: else there was no time to forge
 
 
@@ -69,8 +70,8 @@ def forged(lab: Lab, name: str, recipe: dict[str, Any]) -> Forged:
 
 def learnt_from(lab: Lab, name: str) -> Path:
     """What the target wrote for the forged draft to learn, as `forge` records it."""
-    more: dict[str, Any] = {"max_new_tokens": _new_tokens(lab), "top_logprobs": 16, "engine": _ENGINE, "store": _store(lab)}
-    return recorded(lab, getattr(lab, name), "train", JUDGED, _PROMPTS[name], **more)
+    more: dict[str, Any] = {"max_new_tokens": _new_tokens(lab), "engine": _ENGINE, "store": _store(lab)}
+    return recorded(lab, getattr(lab, name), "train", JUDGED, _PROMPTS[name], carried=True, **more)
 
 
 def check_units(name: str) -> None:
@@ -83,6 +84,7 @@ def check_units(name: str) -> None:
 def _forge(lab: Lab, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
     """As `draftsmith forge` does, but for the live runs in the end, which a recipe does not hang on."""
     check_units(name)
+    learnt_from(lab, name)  # forging finds it recorded
     target, precision, order = getattr(lab, name), own_arithmetic(), layer_order(lab, name)
     config = ForgeConfig(
         target=str(target),
@@ -94,6 +96,7 @@ def _forge(lab: Lab, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
         held_prompts=4 if lab.quick else 32,
         live_prompts=1,
         max_new_tokens=_new_tokens(lab),
+        loss=_LOSS,
         learning=_learning(name, precision),
         rates=_RATES[name],
         first_steps=2 if lab.quick else _FIRST_STEPS[name],
@@ -142,7 +145,7 @@ def draft_of(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
     how = {"steps": steps, "warmup_steps": max(1, steps // 20), "learning_rate": recipe[which]["rate"]}
     with bfloat16_units():
         learning = {**_learning(name, recipe["precision"]), **how}
-        made = api.distill(student=cut.folder / "model", trace=train, train=learning, store=store)
+        made = api.distill(student=cut.folder / "model", trace=train, loss=_LOSS, train=learning, store=store)
     return copied(made.folder / "model", folder)
 
 

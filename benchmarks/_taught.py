@@ -1,13 +1,15 @@
 """What drafts of the lab are taught from, recorded output of a target over the train prompts of all data sets, and how they do
 afterwards on prompts that were held out."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks._evidence import Lab
+from benchmarks._drafts import copied
+from benchmarks._evidence import ROOT, Lab
 from draftsmith import api
 from draftsmith.core.records import DistilledCheckpoint
 from draftsmith.core.scores import read_scores, scores_path
@@ -16,6 +18,7 @@ from draftsmith.theory.acceptance import replay, row_chances
 
 SHORT = ("hellaswag", "chat", "gsm8k", "humaneval", "specbench", "jsonl", "text")  # jsonl: RedPajama, text: WikiText
 JUDGED = ("hellaswag", "mmlu", "chat")
+TRACES = ROOT / "benchmarks" / "traces"  # recordings that take long and are small, for every machine that asks for the same
 _KEPT = 16
 
 
@@ -64,22 +67,31 @@ class Taught:
         return np.asarray((self.tokens - self.tokens_per_step * self.steps) / self.steps.sum())
 
 
-def recorded(lab: Lab, target: Path, split: str, datasets: tuple[str, ...], num_prompts: int, **more: Any) -> Path:
-    """Output of a target, in bfloat16, as it is served."""
-    return api.record(
+def recorded(
+    lab: Lab, target: Path, split: str, datasets: tuple[str, ...], num_prompts: int, carried: bool = False, **more: Any
+) -> Path:
+    """Output of a target, in bfloat16, as it is served. If it is `carried` another machine's recording will do."""
+    settings = {
+        "store": lab.store,
+        "max_prompt_tokens": 1024,
+        "max_new_tokens": 16 if lab.quick else 128,
+        "engine": {"kind": "transformers", "dtype": "bfloat16", "threads": 2, "batch_size": 32},
+        **more,
+    }
+    there = Path(settings["store"]) / "traces"
+    if carried and not lab.quick:
+        _copy_all(TRACES.glob("*"), there)
+    folder = api.record(
         target=target,
         datasets=tuple(name for name in datasets if name != "chat" or _chats(target)),
         data=lab.data,
         split=split,
         num_prompts=4 if lab.quick else num_prompts,
-        **{
-            "store": lab.store,
-            "max_prompt_tokens": 1024,
-            "max_new_tokens": 16 if lab.quick else 128,
-            "engine": {"kind": "transformers", "dtype": "bfloat16", "threads": 2, "batch_size": 32},
-            **more,
-        },
+        **settings,
     ).folder
+    if carried and not lab.quick:
+        _copy_all([folder], TRACES)
+    return folder
 
 
 def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
@@ -101,6 +113,14 @@ def training(lab: Lab, steps: int, rate: float, **more: Any) -> dict[str, Any]:
         "steps": steps, "batch": 16, "micro_batch": 8, "length": 512, "learning_rate": rate,
         "warmup_steps": max(1, steps // 20), "save_every": 20, "precision": lab.arithmetic(), **more,
     }  # fmt: skip
+
+
+def _copy_all(traces: Iterable[Path], place: Path) -> None:
+    """Those that are not there yet."""
+    for trace in traces:
+        if not (place / trace.name).exists():
+            place.mkdir(parents=True, exist_ok=True)
+            copied(trace, place / trace.name)
 
 
 def _chats(target: Path) -> bool:

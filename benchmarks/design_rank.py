@@ -87,7 +87,7 @@ class _Study:
 
     @cached_property
     def _test(self) -> Path:
-        more = {"max_prompt_tokens": 400, "max_new_tokens": 96, "engine": self._engine}
+        more: dict[str, Any] = {"max_prompt_tokens": 400, "max_new_tokens": 96, "engine": self._engine}
         return recorded(self._lab, self._lab.smollm2, "test", ("hellaswag", "chat"), 8, **more)
 
     def predict(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def measure(lab: Lab) -> Result:
 
     @cache
     def text(split: str, datasets: tuple[str, ...], num_prompts: int) -> Path:
-        kept = {"top_logprobs": 16} if split == "train" else {}
+        kept: dict[str, Any] = {"top_logprobs": 16} if split == "train" else {}
         return recorded(lab, lab.smollm2, split, datasets, num_prompts, engine=ENGINE, **kept)
 
     def made(size: int, rate: float) -> Any:

@@ -11,7 +11,7 @@ from draftsmith.core.shapes import shape_of
 from draftsmith.core.store import write_json
 from draftsmith.forge.contest import check_names
 from draftsmith.forge.decisions import Decisions
-from draftsmith.forge.ground import ForgeConfig, check_order, fitted_to, shapes_to_time
+from draftsmith.forge.ground import ForgeConfig, check_order, fitted_to, recordings, shapes_to_time
 from draftsmith.forge.rounds import Rounds, pruners_by
 from draftsmith.theory.search import deep_equal, half_as_wide
 from tests.unit.builders import shape
@@ -20,6 +20,13 @@ BIG = {
     "model_type": "llama", "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4, "hidden_size": 2048,
     "intermediate_size": 5632, "vocab_size": 32000, "head_dim": 64, "pad_token_id": 31999,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "kept"), [("forward_kl", 16), ("cross_entropy", 0)])
+def test_likely_tokens_are_only_kept_for_a_loss_that_reads_them(loss: str, kept: int) -> None:
+    train, *others = recordings(ForgeConfig(target="t", datasets=("jsonl",), loss=loss))
+    assert train.top_logprobs == kept
+    assert not any(one.top_logprobs for one in others)
 
 
 class TestTime:

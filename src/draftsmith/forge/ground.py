@@ -130,7 +130,7 @@ def recordings(config: ForgeConfig) -> list[RecordConfig]:
     """Of the train split with what is learnt from; of the probe split to be replayed, and of both others to be run live, which
     takes longer and so has fewer prompts."""
     wanted: list[tuple[Split, int, int]] = [
-        ("train", config.train_prompts, _KEPT),
+        ("train", config.train_prompts, 0 if config.loss == "cross_entropy" else _KEPT),  # which learns from the text alone
         ("probe", config.held_prompts, 0),
         ("probe", config.live_prompts, 0),
         ("test", config.live_prompts, 0),
