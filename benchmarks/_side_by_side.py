@@ -12,9 +12,10 @@ _PANELS = {
 }
 
 
-def table(drafts: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """A row a draft."""
-    return [_row(one) for one in drafts]
+def table(drafts: list[dict[str, Any]]) -> list[list[str]]:
+    """A head, and a row a draft."""
+    rows = [_row(one) for one in drafts]
+    return [list(rows[0]), *(list(row.values()) for row in rows)]
 
 
 def _row(one: dict[str, Any]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """What drafts of the lab are taught from, recorded output of a target over the train prompts of all data sets, and how they do
 afterwards on prompts that were held out."""
 
-from collections.abc import Iterable
+import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,9 @@ def recorded(
     }
     there = Path(settings["store"]) / "traces"
     if carried and not lab.quick:
-        _copy_all(TRACES.glob("*"), there)
+        for record in TRACES.glob("*/record.json"):
+            if record.parent.suffix != ".partial":
+                _copy(record.parent, there)
     folder = api.record(
         target=target,
         datasets=tuple(name for name in datasets if name != "chat" or _chats(target)),
@@ -90,7 +93,9 @@ def recorded(
         **settings,
     ).folder
     if carried and not lab.quick:
-        _copy_all([folder], TRACES)
+        kept = TraceReader(_copy(folder, TRACES)).record
+        if kept.fingerprint != TraceReader(folder).record.fingerprint:
+            sys.exit(f"{TRACES.name}/{folder.name} was made by {kept.versions}: install those, or remove all that came of it")
     return folder
 
 
@@ -115,12 +120,14 @@ def training(lab: Lab, steps: int, rate: float, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _copy_all(traces: Iterable[Path], place: Path) -> None:
-    """Those that are not there yet."""
-    for trace in traces:
-        if not (place / trace.name).exists():
-            place.mkdir(parents=True, exist_ok=True)
-            copied(trace, place / trace.name)
+def _copy(trace: Path, place: Path) -> Path:
+    """Unless it is there, whole."""
+    folder = place / trace.name
+    if not (folder / "record.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        place.mkdir(parents=True, exist_ok=True)
+        copied(trace, folder)
+    return folder
 
 
 def _chats(target: Path) -> bool:

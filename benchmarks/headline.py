@@ -1,5 +1,6 @@
 """The headline: a forged draft against the deep, thin draft of equal parameters and equal training, live, on both engines."""
 
+import sys
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -87,19 +88,22 @@ def _part(lab: Lab, name: str, engine: str, recipe: dict[str, Any], batches: tup
         return _drafts(lab, name, recipe, alone=batches == BATCHES[:1])
 
     def expected() -> dict[str, Any]:
-        points = {one: _expected(lab, getattr(lab, name), path, served, batches) for one, path in drafts().items()}
         shapes = {one: model_shape(path) for one, path in drafts().items() if isinstance(path, Path)}
         assert shapes["deep"].layers >= 4 * shapes["forged"].layers
         assert abs(shapes["deep"].parameters / shapes["forged"].parameters - 1) <= 0.03
+        points = {one: _expected(lab, getattr(lab, name), path, served, batches) for one, path in drafts().items()}
         return {
             "expected": [{"draft": one, **point} for one, found in points.items() for point in found.values()],
             "shapes": {one: shape.model_dump() for one, shape in shapes.items()},
+            "bf16 units": has_bf16_units(),
             "machine": timed_on(machine()),
         }
 
     promised = lab.kept(f"{words}-expected", expected)
 
     def run(dataset: str) -> dict[str, Any]:
+        if promised["bf16 units"] != has_bf16_units():
+            sys.exit(f"lookaheads of {name} on {engine} are those of the other kind of processor, as to units for bfloat16")
         new_tokens = 16 if lab.quick else NEW_TOKENS
         trace = recorded(lab, getattr(lab, name), "test", JUDGED, PROMPTS, max_new_tokens=new_tokens)
         cells = []

@@ -45,8 +45,8 @@ def _section(name: str, result: dict[str, Any]) -> str:
     if limits := result["details"].get("what_limits_it"):
         lines.append(f"- What limits it: {limits}\n")
     lines += [f"- What holds: {sentence}\n" for sentence in result["details"].get("what_holds", ())]
-    if rows := result["details"].get("table"):
-        lines += ["\n", _table_line(rows[0]), _table_line(["---"] * len(rows[0])), *(_table_line(row.values()) for row in rows)]
+    if table := result["details"].get("table"):
+        lines += ["\n", _table_line(table[0]), _table_line(["---"] * len(table[0])), *map(_table_line, table[1:])]
     lines += [f"\n![{picture.stem}](results/{picture.name})\n" for picture in _pictures(name)]
     return "".join(lines)
 

@@ -9,6 +9,7 @@ from benchmarks._drafts import depth_cut
 from benchmarks._evidence import Lab, Result, run
 from benchmarks._taught import JUDGED, Taught, recorded, training
 from draftsmith import api
+from draftsmith.core.errors import TrainingError
 
 SIZES = (1, 4, 16)  # sequences a step
 RATES = (3e-4, 1e-3, 3e-3)  # for every size, the best one counts
@@ -28,22 +29,25 @@ def measure(lab: Lab) -> Result:
 
     def made(size: int, rate: float) -> Any:
         steps = (64 if lab.quick else SEQUENCES) // size
-        learnt = api.distill(
-            student=depth_cut(lab, LAYERS),
-            trace=text("train", ("hellaswag", "chat", "gsm8k"), PROMPTS),
-            held_out=text("probe", JUDGED, HELD_OUT),
-            lookahead=LOOKAHEAD,
-            check_every=max(1, steps // 5),
-            train=training(lab, steps, rate, batch=size, micro_batch=min(size, 8), save_every=max(1, steps // 3)),
-            store=lab.store,
-        )
+        try:
+            learnt = api.distill(
+                student=depth_cut(lab, LAYERS),
+                trace=text("train", ("hellaswag", "chat", "gsm8k"), PROMPTS),
+                held_out=text("probe", JUDGED, HELD_OUT),
+                lookahead=LOOKAHEAD,
+                check_every=max(1, steps // 5),
+                train=training(lab, steps, rate, batch=size, micro_batch=min(size, 8), save_every=max(1, steps // 3)),
+                store=lab.store,
+            )
+        except TrainingError as error:  # the rate is too high for steps of this size
+            print(size, rate, error.problem, flush=True)
+            return None
         cell = Taught.judged(lab, learnt, text("probe", JUDGED, HELD_OUT), LOOKAHEAD, ENGINE)
         print(size, rate, Taught.of(cell).tokens_per_step, Taught.of(cell).curve, flush=True)
         return cell
 
-    found = {
-        size: {rate: Taught.of(lab.kept(f"{size}-{rate:g}", partial(made, size, rate))) for rate in rates} for size in sizes
-    }
+    cells = {size: {rate: lab.kept(f"{size}-{rate:g}", partial(made, size, rate)) for rate in rates} for size in sizes}
+    found = {size: {rate: Taught.of(cell) for rate, cell in tried.items() if cell} for size, tried in cells.items()}
     best_rate = {size: max(tried, key=lambda rate: tried[rate].tokens_per_step) for size, tried in found.items()}
     best = {size: tried[best_rate[size]] for size, tried in found.items()}
     largest = best[max(sizes)]
@@ -74,4 +78,4 @@ def measure(lab: Lab) -> Result:
 
 
 if __name__ == "__main__":
-    run("step_size", measure, carried=True)
+    run("step_size", measure)
