@@ -113,7 +113,7 @@ def lessons(lab: Lab, target: Path, num_prompts: int) -> dict[str, Any]:
 
 
 def training(lab: Lab, steps: int, rate: float, **more: Any) -> dict[str, Any]:
-    """Steps of 16 x 512 tokens."""
+    """Steps of 16 x 512 tokens, unless `more` says otherwise."""
     return {
         "steps": steps, "batch": 16, "micro_batch": 8, "length": 512, "learning_rate": rate,
         "warmup_steps": max(1, steps // 20), "save_every": 20, "precision": lab.arithmetic(), **more,

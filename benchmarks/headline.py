@@ -95,14 +95,13 @@ def _part(lab: Lab, name: str, engine: str, recipe: dict[str, Any], batches: tup
         return {
             "expected": [{"draft": one, **point} for one, found in points.items() for point in found.values()],
             "shapes": {one: shape.model_dump() for one, shape in shapes.items()},
-            "bf16 units": has_bf16_units(),
             "machine": timed_on(machine()),
         }
 
     promised = lab.kept(f"{words}-expected", expected)
 
     def run(dataset: str) -> dict[str, Any]:
-        if promised["bf16 units"] != has_bf16_units():
+        if promised["machine"]["bf16_units"] != has_bf16_units():
             sys.exit(f"lookaheads of {name} on {engine} are those of the other kind of processor, as to units for bfloat16")
         new_tokens = 16 if lab.quick else NEW_TOKENS
         trace = recorded(lab, getattr(lab, name), "test", JUDGED, PROMPTS, max_new_tokens=new_tokens)
