@@ -22,9 +22,10 @@ from draftsmith.core.store import Store, digest, read_json, write_json
 from draftsmith.core.timing import Timing
 from draftsmith.forge.contest import DEEP, OURS, contenders
 from draftsmith.forge.ground import ForgeConfig, prepare
-from draftsmith.forge.rounds import Rounds, pruners_by, sizes_of
+from draftsmith.forge.rounds import Rounds, cut_by, sizes_of
 
-HOURS = {"tinyllama": 1.8, "smollm2": 1.3}
+DEEPER = 4  # times as deep as the draft is its deep, thin equal
+HOURS = {"tinyllama": 1.7, "smollm2": 1.3}
 TENSOR_PARALLEL = {"tinyllama": 2, "smollm2": 1}  # of vLLM, which serves it; SmolLM2 has nine heads
 RECIPES = ROOT / "benchmarks" / "recipes"
 _ENGINE = {"dtype": "bfloat16", "threads": 2, "batch_size": 64}
@@ -101,6 +102,7 @@ def _forge(lab: Lab, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
         rates=_RATES[name],
         first_steps=2 if lab.quick else _FIRST_STEPS[name],
         layer_order=tuple(order),
+        most_layers=model_shape(target).layers // DEEPER,
         timing=Timing(steps=4, min_rounds=2, max_rounds=2) if lab.quick else Timing(steps=16, min_rounds=4, max_rounds=8),
         tensor_parallel=TENSOR_PARALLEL[name],
         engine=EngineConfig(**_ENGINE),
@@ -138,7 +140,7 @@ def draft_of(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
     target, train, store = getattr(lab, name), learnt_from(lab, name), _store(lab)
     sizes, whole = recipe[which]["sizes"], sizes_of(model_shape(target))
     smaller = {size: count for size, count in sizes.items() if count != whole[size]}
-    by = pruners_by(recipe["layer_order"], smaller)
+    by = cut_by(recipe["layer_order"], smaller, model_shape(target).tied)
     rows = ForgeConfig.model_fields["search_rows"].default
     cut = api.prune(source=target, trace=train, shape=smaller, pruners=by, num_rows=rows, engine=_ENGINE, store=store)
     steps = recipe["steps"]

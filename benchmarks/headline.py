@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks._drafts import copied
 from benchmarks._evidence import Lab, Result, refuse_busy, run
-from benchmarks._forged import TENSOR_PARALLEL, check_units, forged, recipe_of
+from benchmarks._forged import DEEPER, TENSOR_PARALLEL, check_units, forged, recipe_of
 from benchmarks._live import Group, passed, ratios, speed, spread, there_and_back
 from benchmarks._taught import JUDGED, recorded
 from draftsmith import api
@@ -89,7 +89,7 @@ def _part(lab: Lab, name: str, engine: str, recipe: dict[str, Any], batches: tup
 
     def expected() -> dict[str, Any]:
         shapes = {one: model_shape(path) for one, path in drafts().items() if isinstance(path, Path)}
-        assert shapes["deep"].layers >= 4 * shapes["forged"].layers
+        assert shapes["deep"].layers >= DEEPER * shapes["forged"].layers
         assert abs(shapes["deep"].parameters / shapes["forged"].parameters - 1) <= 0.03
         points = {one: _expected(lab, getattr(lab, name), path, served, batches) for one, path in drafts().items()}
         return {

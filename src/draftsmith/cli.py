@@ -344,6 +344,7 @@ def design(
     lookahead: Annotated[str | None, typer.Option(help="Lookaheads to consider, such as 1,2,4.", show_default="1 to 8")] = None,
     rows: Annotated[str | None, typer.Option(help="A card of `evaluate --rows`: choose the number of output rows too.")] = None,
     most_parameters: Annotated[int | None, typer.Option(help="Parameters that a draft may have.")] = None,
+    most_layers: Annotated[int | None, typer.Option(help="Layers that a draft may have.")] = None,
     memory_gb: Annotated[float | None, typer.Option(help="Memory that a draft's weights may take.")] = None,
     pictures: Annotated[bool, typer.Option(help="Draw the candidates beside the record.")] = True,
     config: ConfigFile = None,
@@ -357,7 +358,7 @@ def design(
         "source": source, "profile": profile, "shapes": shapes, "tokens": tokens, "batches": _pairs(batch, "--batch"),
         "probes": tuple(_probe(one) for one in probe) if probe else None,
         "context": context, "lookaheads": _numbers(lookahead), "rows": rows, "most_parameters": most_parameters,
-        "memory_gb": memory_gb,
+        "most_layers": most_layers, "memory_gb": memory_gb,
     }  # fmt: skip
     kept = api.design(store=store, **_settings(config, settings))
     print_design(kept)

@@ -73,6 +73,16 @@ class TestTime:
         assert last._steps({"layers": 2}, 0) == flops
 
 
+@pytest.mark.parametrize(("most", "depths"), [(None, [3, 7]), (5, [2, 5]), (1, [1, 1])])
+def test_the_first_shapes_are_of_two_depths_that_may_be_had(tmp_path: Path, most: int | None, depths: list[int]) -> None:
+    write_json(tmp_path / "config.json", BIG)
+    config = ForgeConfig(target="t", datasets=("jsonl",), most_layers=most)
+    rounds = Rounds(SimpleNamespace(config=config, source=tmp_path))  # type: ignore[arg-type]
+    first = [rounds._first_shape(place) for place in range(3)]
+    assert [one["layers"] for one in first] == [*depths, depths[0]]
+    assert [one["hidden"] for one in first] == [2048, 2048, 1024]
+
+
 def test_an_order_of_layers_must_lead_to_any_depth(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", BIG)
     given: dict[str, Any] = {"target": "t", "datasets": ("jsonl",)}

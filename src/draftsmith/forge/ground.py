@@ -32,7 +32,8 @@ class ForgeConfig(StrictConfig):
     """What to forge a draft for, from which prompts, and in how much time. `shapes_tried`: how many shapes each of the first
     two rounds trains; `learning` are settings of training, but for its length and its rate, which is one of `rates`. Of every
     data set `held_prompts` are replayed and `live_prompts` run live. What is cut is chosen by `search_rows` of what was
-    recorded, but layers may go in `layer_order`, from an earlier search. `drafts` are others to run beside it.
+    recorded, but layers may go in `layer_order`, from an earlier search, and at most `most_layers` stay. `drafts` are others to
+    run beside it.
     `tensor_parallel` is what the draft must be divisible by, if not the engine's."""
 
     target: str
@@ -54,6 +55,7 @@ class ForgeConfig(StrictConfig):
     search_rows: int = Field(12, ge=1)
     layer_order: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     shapes_tried: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]] = (4, 2)
+    most_layers: int | None = Field(None, ge=1)
     tensor_parallel: int | None = Field(None, ge=1)
     deep_thin: bool = True
     drafts: tuple[str, ...] = ()

@@ -95,6 +95,7 @@ class Rounds:
             batches=config.batches,
             context=config.context,
             tensor_parallel=config.ranks,
+            most_layers=config.most_layers,
         )
         return read_record(Design, design(asked, ground.store))
 
@@ -162,7 +163,9 @@ class Rounds:
         is said of shapes far away; after them, whatever `design` is most curious about."""
         source = self.ground.source
         whole = model_shape(source)
-        shallow, deeper = (max(1, round(whole.layers / part)) for part in (8, 3))
+        most = self.ground.config.most_layers or whole.layers
+        deeper = min(most, max(1, round(whole.layers / 3)))
+        shallow = max(1, min(round(whole.layers / 8), deeper // 2))
         if place < 2:
             return sizes_of(whole.model_copy(update={"layers": (shallow, deeper)[place]}))
         if place == 2:
@@ -176,14 +179,14 @@ class Rounds:
         return next((sizes for sizes in best if sizes not in but), best[0])
 
     def _cut(self, sizes: Mapping[str, int]) -> Path:
-        ground = self.ground
-        whole = sizes_of(model_shape(ground.source))
-        order, smaller = ground.config.layer_order, {name: size for name, size in sizes.items() if size != whole[name]}
+        ground, source = self.ground, model_shape(self.ground.source)
+        whole = sizes_of(source)
+        smaller = {name: size for name, size in sizes.items() if size != whole[name]}
         asked = PruneConfig(
             source=str(ground.source),
             trace=str(ground.train),
             shape=WantedShape(**smaller),
-            pruners=None if order is None else pruners_by(order, smaller),
+            pruners=cut_by(ground.config.layer_order, smaller, source.tied),
             num_rows=ground.config.search_rows,
             engine=ground.config.scoring,
         )
@@ -235,9 +238,14 @@ class Rounds:
         return _EPOCHS * sum(min(len(row.prompt_ids) + row.num_output, length) for row in rows)
 
 
-def pruners_by(order: Sequence[int], smaller: Mapping[str, int]) -> tuple[PrunerChoice, ...]:
-    """Those that the sizes need, and of them `depth` goes by an order that is known."""
-    depth = PrunerChoice(kind="depth", settings={"order": list(order)})
+def cut_by(order: Sequence[int] | None, smaller: Mapping[str, int], tied: bool) -> tuple[PrunerChoice, ...]:
+    """What the sizes need, and a head that knows of it: the draft begins to learn where it would have come to after long."""
+    return (*pruners_by(order, smaller), *([] if tied else [PrunerChoice(kind="refit")]))
+
+
+def pruners_by(order: Sequence[int] | None, smaller: Mapping[str, int]) -> tuple[PrunerChoice, ...]:
+    """Those that the sizes need, and of them `depth` goes by an order if one is known."""
+    depth = PrunerChoice(kind="depth", settings={} if order is None else {"order": list(order)})
     return (*([depth] if "layers" in smaller else []), *([PrunerChoice(kind="width")] if {*smaller} - {"layers"} else []))
 
 

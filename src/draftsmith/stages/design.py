@@ -61,6 +61,7 @@ class DesignConfig(StrictConfig):
     rows: str | None = None
     tensor_parallel: int | None = Field(None, ge=1)
     most_parameters: int | None = Field(None, ge=1)
+    most_layers: int | None = Field(None, ge=1)
     memory_gb: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
@@ -89,6 +90,7 @@ def design(config: DesignConfig, store: Store) -> Path:
     run.begin({})
     bounds = Bounds(
         most_parameters=config.most_parameters,
+        most_layers=config.most_layers,
         most_bytes=None if config.memory_gb is None else int(config.memory_gb * 1e9),
         tensor_parallel=config.tensor_parallel or profile.engine.tensor_parallel,
     )

@@ -183,6 +183,11 @@ def _check_they_can(pruners: list[tuple[PrunerChoice, Pruner]], source: Shape, w
         raise ConfigError("depth judges layers with all their heads and neurons", "let depth come before width")
     if "rows" in kinds[:-1]:
         raise ConfigError("what has fewer output rows is not cut or trained further", "let rows come last")
+    if "refit" in kinds and (kinds[-1] != "refit" or any(pruner.trains for _, pruner in pruners)):
+        raise ConfigError(
+            "refit fits the output head to what all others have cut, before anything is trained",
+            "let refit come last, and train what it leaves with `draftsmith distill`",
+        )
     for at, (choice, pruner) in enumerate(pruners):
         before = next((one.kind for one, other in pruners[:at] if other.trains), None)
         if before is not None and any(name != "vocabulary" for name in pruner.cuts):

@@ -28,6 +28,7 @@ class Bounds:
     """What a draft may not exceed, and what it must be divided by."""
 
     most_parameters: int | None = None
+    most_layers: int | None = None
     most_bytes: int | None = None
     tensor_parallel: int = 1
 
@@ -65,7 +66,8 @@ class Ranked:
 def legal_shapes(source: Shape, rule: HiddenRule, bounds: Bounds, dtype: str, rows: Sequence[int] = ()) -> ShapeArrays:
     """All shapes that can be cut from a source and that engines load. `rows` are the sizes of the output head to consider."""
     groups = _head_groups(source, bounds.tensor_parallel)
-    layers, kept = np.arange(1, source.layers + 1), np.array(sorted({source.vocabulary, *rows}))
+    deepest = min(source.layers, bounds.most_layers or source.layers)
+    layers, kept = np.arange(1, deepest + 1), np.array(sorted({source.vocabulary, *rows}))
     step, most = _ROUND, _MOST / (len(layers) * len(groups) * len(kept))
     while len(_sizes(source.hidden, 1, step)) * len(_sizes(source.intermediate, 1, step)) > most and step < source.hidden:
         step *= 2

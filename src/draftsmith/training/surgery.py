@@ -20,7 +20,7 @@ from draftsmith.core.shapes import Shape, shape_of
 from draftsmith.core.store import read_json, write_json
 
 _SHARD_BYTES = 2 << 30
-_HEAD = "lm_head.weight"
+HEAD = "lm_head.weight"
 # What goes with the weights. Weights in other formats are of the source, and would be wrong beside a cut.
 _COMPANIONS = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.tiktoken", "spiece.model",
@@ -51,7 +51,7 @@ def cut(
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    given = _saved_weights(source) if weights is None else weights
+    given = saved_weights(source) if weights is None else weights
     kept = _cut_weights(given, plan, shape, family.layout(config))
     if plan.rows is not None:
         new_config = trim_config(new_config, len(plan.rows))
@@ -66,7 +66,7 @@ def cut(
     return folder
 
 
-def _saved_weights(source: Path) -> Iterator[tuple[str, Tensor]]:
+def saved_weights(source: Path) -> Iterator[tuple[str, Tensor]]:
     """One at a time, from all files of a checkpoint."""
     for file in weight_files(source):
         with safe_open(file, framework="pt") as weights:
@@ -94,7 +94,7 @@ def _trimmed(weights: Iterator[tuple[str, Tensor]], rows: Sequence[int], embeddi
     """With some rows of the head in the place of the head; where it is tied, some of the embeddings."""
     tied = head = None
     for name, tensor in weights:
-        if name == _HEAD:
+        if name == HEAD:
             head = tensor
             continue
         tied = tensor if name == embeddings else tied

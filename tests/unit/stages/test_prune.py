@@ -215,6 +215,15 @@ def test_nothing_comes_after_rows(source: Path, trace: Path, store: Path) -> Non
         cut(source, trace, store, {"layers": 2, "rows": 20}, pruners=[{"kind": "rows"}, {"kind": "depth"}])
 
 
+def test_a_head_is_fitted_last_and_before_training(source: Path, trace: Path, store: Path) -> None:
+    kept = cut(source, trace, store, {"layers": 2}, pruners=[{"kind": "depth"}, {"kind": "refit"}])
+    assert kept.record.pruners == ("depth", "refit")
+    distill = {"kind": "distill", "settings": {"text": LEARNT["text"]}}
+    for wrong in ([{"kind": "refit"}, {"kind": "depth"}], [{"kind": "depth"}, distill, {"kind": "refit"}]):
+        with pytest.raises(ConfigError, match="let refit come last"):
+            cut(source, trace, store, {"layers": 2}, pruners=wrong)
+
+
 def test_rows_come_last(source: Path, trace: Path, store: Path, tmp_path: Path) -> None:
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": " ".join(f"w{i % 60}" for i in range(200))}))
     train = {"steps": 2, "batch": 2, "micro_batch": 2, "length": 16, "precision": "float32"}

@@ -49,6 +49,9 @@ def test_limits() -> None:
     small = legal_shapes(SOURCE, "any", Bounds(most_parameters=700_000), "bfloat16")
     assert 0 < len(small.layers) < len(everything.layers)
     assert len(legal_shapes(SOURCE, "any", Bounds(most_bytes=1_400_000), "bfloat16").layers) == len(small.layers)
+    shallow = legal_shapes(SOURCE, "any", Bounds(most_layers=2), "bfloat16")
+    assert set(shallow.layers) == {1, 2}
+    assert len(legal_shapes(SOURCE, "any", Bounds(most_layers=99), "bfloat16").layers) == len(everything.layers)
     with pytest.raises(PlanError, match="no shape that can be cut"):
         legal_shapes(SOURCE, "any", Bounds(most_parameters=10), "bfloat16")
 

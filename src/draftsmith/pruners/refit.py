@@ -1,0 +1,105 @@
+"""Pruner `refit`: cuts nothing more, and fits the output head to what is left, without training. The last of a chain.
+
+A head reads what the source's last layer puts out, and a cut puts out something else. So find the matrix A that takes the cut's
+hidden states nearest to the source's, by least squares over recorded rows, and let the head W read through it: W A. The tuned
+lens does so to look into layers (Belrose et al. 2023); here it becomes a part of the weights, and costs nothing afterwards."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftsmith.core.config import StrictConfig, parse_config
+from draftsmith.core.keep_plans import KeepPlan
+from draftsmith.core.log import log
+from draftsmith.core.progress import progress
+from draftsmith.core.pruning import PruneJob
+from draftsmith.core.shapes import Shape, model_shape
+from draftsmith.core.trace import TraceReader, TraceRow
+from draftsmith.training.batch import hidden_at, text_batch
+from draftsmith.training.sources import Source, load_source, versions
+from draftsmith.training.surgery import HEAD, cut, cut_source, saved_weights
+
+_TOKENS = 8  # of output to fit to, for every hidden dimension of the cut; their prompts come on top
+_LENGTH = 512  # of a row, its end is read
+_RIDGE = 0.01  # of the mean square of a hidden dimension: A stays small where rows say little
+
+
+class RefitSettings(StrictConfig):
+    """There is nothing to set."""
+
+
+class _Refit:
+    cuts = ()
+    trains = False
+    versions = staticmethod(versions)
+
+    def identity(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return parse_config(RefitSettings, settings, "the settings of the pruner refit").model_dump(mode="json")
+
+    def expect(self, source: Path, wanted: Shape, settings: dict[str, Any], ranks: int) -> None:
+        """It does not train."""
+
+    def plan(self, job: PruneJob, so_far: KeepPlan, settings: dict[str, Any]) -> KeepPlan:
+        self.identity(settings)
+        return so_far
+
+    def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
+        fitted_VD = None if job.wanted.tied else _fitted_head(job, plan)
+        if job.wanted.tied:
+            log.warning("the output head of %s is its embeddings, which stay as they are: nothing is fitted", job.source.name)
+        if fitted_VD is None:
+            cut_source(job, plan, folder)
+            return
+        small = job.unfinished / "cut"
+        weights = ((name, fitted_VD.to(one.dtype) if name == HEAD else one) for name, one in saved_weights(small))
+        cut(small, KeepPlan.everything(model_shape(small)), folder, weights)
+
+
+def _fitted_head(job: PruneJob, plan: KeepPlan) -> Tensor | None:
+    """Of the cut, which is written first. None if too little is recorded to fit it to."""
+    small = job.unfinished / "cut"
+    if not small.exists():
+        cut(job.source, plan, small)
+    whole = load_source(job)
+    fitted_DH = _fitted(whole, load_source(replace(job, source=small)), job)
+    return None if fitted_DH is None else whole.model.get_output_embeddings().weight.detach().float().cpu() @ fitted_DH.T
+
+
+@torch.no_grad()
+def _fitted(whole: Source, left: Source, job: PruneJob) -> Tensor | None:
+    """The matrix [D, H] that takes the cut's hidden states, of D dimensions, nearest to the source's."""
+    narrow, wide = left.shape.hidden, whole.shape.hidden
+    square_DD, cross_DH = torch.zeros(narrow, narrow, dtype=torch.float64), torch.zeros(narrow, wide, dtype=torch.float64)
+    asked, read, places = _TOKENS * narrow, 0, 0
+    with progress("fitting the output head, tokens", asked) as bar:
+        for row in _spread(job, asked):
+            tokens_1S = torch.from_numpy(np.concatenate([row.prompt_ids, row.output_ids])[None, -_LENGTH:].astype(np.int64))
+            batch = text_batch(tokens_1S.to(whole.model.device))
+            left_PD, whole_PH = (hidden_at(one.model, batch).float().cpu() for one in (left, whole))
+            square_DD += left_PD.T @ left_PD
+            cross_DH += left_PD.T @ whole_PH
+            places += len(left_PD)
+            bar.advance(min(row.num_output, asked - read))
+            read += min(row.num_output, asked - read)
+    if places < 2 * narrow:
+        log.warning("%d recorded tokens cannot tell what %d dimensions say: the output head stays as it is", places, narrow)
+        return None
+    square_DD += _RIDGE * square_DD.diagonal().mean() * torch.eye(narrow)
+    return torch.linalg.solve(square_DD, cross_DH).float()
+
+
+def _spread(job: PruneJob, tokens: int) -> Iterator[TraceRow]:
+    """Rows from all over what was recorded, with so many tokens of output if there are."""
+    if job.trace is None:
+        return iter(job.rows)
+    trace = TraceReader(job.trace)
+    return islice(trace.rows(), 0, None, max(1, trace.record.num_tokens // tokens))
+
+
+PLUGIN = _Refit()
