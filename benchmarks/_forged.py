@@ -116,7 +116,7 @@ def _forge(lab: Lab, name: str) -> tuple[dict[str, Any], dict[str, Path]]:
     found = contenders(rounds, last)
     deep, decided = found.get(DEEP), read_json(folder / "decisions.json")
     if deep is None:
-        sys.exit(f"the best draft of {name} has more than a quarter of its layers: none is four times as deep")
+        sys.exit(f"no cut of {name} is {DEEPER} times as deep as its best draft and has as many parameters")
     (rate,) = (value for key, value in decided.items() if key.startswith("learning rate of") and key.endswith("round 2"))
     recipe = {
         "forged": {"sizes": sizes_of(last.shape), "rate": rate},

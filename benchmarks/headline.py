@@ -65,8 +65,9 @@ def measure(lab: Lab) -> Result:
         workload=f"{', '.join(names)}, bf16, {ALONE} prompts ({PROMPTS} in batches) of the test split of {', '.join(JUDGED)} "
         f"each, {NEW_TOKENS} new tokens, each draft at its own best lookahead by a profile of the pair and replay on the probe "
         "split; at batch 1 there and back; vLLM with tensor parallel 2 for TinyLlama; stories15M with more positions than it "
-        "was trained on, since the prompts are longer; each target is forged once, and another machine that goes on makes its "
-        "drafts alike: shapes, layers, steps and learning rates are the recipe's",
+        "was trained on, since the prompts are longer; the forged draft has at most "
+        f"1/{DEEPER} of its target's layers, so that there is one {DEEPER} x as deep; each target is forged once, and another "
+        "machine that goes on makes its drafts alike: shapes, layers, steps and learning rates are the recipe's",
         details=details,
     )
 

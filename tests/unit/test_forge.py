@@ -12,7 +12,7 @@ from draftsmith.core.store import write_json
 from draftsmith.forge.contest import check_names
 from draftsmith.forge.decisions import Decisions
 from draftsmith.forge.ground import ForgeConfig, check_order, fitted_to, recordings, shapes_to_time
-from draftsmith.forge.rounds import Rounds, pruners_by
+from draftsmith.forge.rounds import Rounds, cut_by, pruners_by
 from draftsmith.theory.search import deep_equal, half_as_wide
 from tests.unit.builders import shape
 
@@ -73,7 +73,7 @@ class TestTime:
         assert last._steps({"layers": 2}, 0) == flops
 
 
-@pytest.mark.parametrize(("most", "depths"), [(None, [3, 7]), (5, [2, 5]), (1, [1, 1])])
+@pytest.mark.parametrize(("most", "depths"), [(None, [3, 7]), (5, [2, 5])])
 def test_the_first_shapes_are_of_two_depths_that_may_be_had(tmp_path: Path, most: int | None, depths: list[int]) -> None:
     write_json(tmp_path / "config.json", BIG)
     config = ForgeConfig(target="t", datasets=("jsonl",), most_layers=most)
@@ -98,6 +98,13 @@ def test_a_known_order_is_what_depth_goes_by() -> None:
     assert [one.kind for one in pruners_by((2, 1), {"hidden": 64})] == ["width"]
     depth, width = pruners_by((2, 1), {"layers": 2, "heads": 4})
     assert (depth.settings, width.kind) == ({"order": [2, 1]}, "width")
+    assert pruners_by(None, {"layers": 2})[0].settings == {}
+
+
+def test_the_head_is_fitted_to_what_was_cut() -> None:
+    assert [one.kind for one in cut_by(None, {"layers": 2, "heads": 4}, tied=False)] == ["depth", "width", "refit"]
+    assert [one.kind for one in cut_by(None, {"layers": 2}, tied=True)] == ["depth"]
+    assert cut_by(None, {}, tied=False) == ()
 
 
 class TestDecisions:

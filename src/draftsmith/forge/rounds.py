@@ -160,13 +160,13 @@ class Rounds:
 
     def _first_shape(self, place: int) -> dict[str, int]:
         """Two depths at full width, and the first of them at half the width, so that both slopes are measured before anything
-        is said of shapes far away; after them, whatever `design` is most curious about."""
+        is said of shapes far away; after them, or where there is but one depth, whatever `design` is most curious about."""
         source = self.ground.source
         whole = model_shape(source)
         most = self.ground.config.most_layers or whole.layers
         deeper = min(most, max(1, round(whole.layers / 3)))
         shallow = max(1, min(round(whole.layers / 8), deeper // 2))
-        if place < 2:
+        if place == 0 or (place == 1 and shallow < deeper):
             return sizes_of(whole.model_copy(update={"layers": (shallow, deeper)[place]}))
         if place == 2:
             rule = family_of(read_json(source / "config.json"), str(source)).hidden_rule
@@ -240,7 +240,7 @@ class Rounds:
 
 def cut_by(order: Sequence[int] | None, smaller: Mapping[str, int], tied: bool) -> tuple[PrunerChoice, ...]:
     """What the sizes need, and a head that knows of it: the draft begins to learn where it would have come to after long."""
-    return (*pruners_by(order, smaller), *([] if tied else [PrunerChoice(kind="refit")]))
+    return (*pruners_by(order, smaller), *([PrunerChoice(kind="refit")] if smaller and not tied else []))
 
 
 def pruners_by(order: Sequence[int] | None, smaller: Mapping[str, int]) -> tuple[PrunerChoice, ...]:

@@ -4,7 +4,7 @@ A head reads what the source's last layer puts out, and a cut puts out something
 hidden states nearest to the source's, by least squares over recorded rows, and let the head W read through it: W A. The tuned
 lens does so to look into layers (Belrose et al. 2023); here it becomes a part of the weights, and costs nothing afterwards."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -22,12 +22,12 @@ from draftsmith.core.pruning import PruneJob
 from draftsmith.core.shapes import Shape, model_shape
 from draftsmith.core.trace import TraceReader, TraceRow
 from draftsmith.training.batch import hidden_at, text_batch
-from draftsmith.training.sources import Source, load_source, versions
+from draftsmith.training.sources import Source, checked, load_source, versions
 from draftsmith.training.surgery import HEAD, cut, cut_source, saved_weights
 
 _TOKENS = 8  # of output to fit to, for every hidden dimension of the cut; their prompts come on top
 _LENGTH = 512  # of a row, its end is read
-_RIDGE = 0.01  # of the mean square of a hidden dimension: A stays small where rows say little
+_RIDGE = 0.01  # of the mean square of a hidden dimension: where rows say little the head stays as it was
 
 
 class RefitSettings(StrictConfig):
@@ -67,20 +67,21 @@ def _fitted_head(job: PruneJob, plan: KeepPlan) -> Tensor | None:
     if not small.exists():
         cut(job.source, plan, small)
     whole = load_source(job)
-    fitted_DH = _fitted(whole, load_source(replace(job, source=small)), job)
+    fitted_DH = _fitted(whole, load_source(replace(job, source=small)), job, plan.hidden)
     return None if fitted_DH is None else whole.model.get_output_embeddings().weight.detach().float().cpu() @ fitted_DH.T
 
 
 @torch.no_grad()
-def _fitted(whole: Source, left: Source, job: PruneJob) -> Tensor | None:
-    """The matrix [D, H] that takes the cut's hidden states, of D dimensions, nearest to the source's."""
+def _fitted(whole: Source, left: Source, job: PruneJob, kept: Sequence[int]) -> Tensor | None:
+    """The matrix [D, H] that takes the cut's hidden states, of the D dimensions that were kept, nearest to the source's."""
     narrow, wide = left.shape.hidden, whole.shape.hidden
     square_DD, cross_DH = torch.zeros(narrow, narrow, dtype=torch.float64), torch.zeros(narrow, wide, dtype=torch.float64)
     asked, read, places = _TOKENS * narrow, 0, 0
+    longest = min(_LENGTH, checked(job, 1).max_positions)
     with progress("fitting the output head, tokens", asked) as bar:
         for row in _spread(job, asked):
-            tokens_1S = torch.from_numpy(np.concatenate([row.prompt_ids, row.output_ids])[None, -_LENGTH:].astype(np.int64))
-            batch = text_batch(tokens_1S.to(whole.model.device))
+            tokens_S = np.concatenate([row.prompt_ids, row.output_ids[: row.num_output]])[-longest:]
+            batch = text_batch(torch.from_numpy(tokens_S[None].astype(np.int64)).to(whole.model.device))
             left_PD, whole_PH = (hidden_at(one.model, batch).float().cpu() for one in (left, whole))
             square_DD += left_PD.T @ left_PD
             cross_DH += left_PD.T @ whole_PH
@@ -90,8 +91,9 @@ def _fitted(whole: Source, left: Source, job: PruneJob) -> Tensor | None:
     if places < 2 * narrow:
         log.warning("%d recorded tokens cannot tell what %d dimensions say: the output head stays as it is", places, narrow)
         return None
-    square_DD += _RIDGE * square_DD.diagonal().mean() * torch.eye(narrow)
-    return torch.linalg.solve(square_DD, cross_DH).float()
+    ridge = _RIDGE * square_DD.diagonal().mean()
+    cross_DH[torch.arange(narrow), torch.tensor(kept)] += ridge
+    return torch.linalg.solve(square_DD + ridge * torch.eye(narrow), cross_DH).float()
 
 
 def _spread(job: PruneJob, tokens: int) -> Iterator[TraceRow]:

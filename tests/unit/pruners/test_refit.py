@@ -42,14 +42,16 @@ def test_a_fitted_head_says_more_of_what_the_source_says(tmp_path: Path, model_t
 
     source = tiny_of(tmp_path / "source", model_type, tied=False)
     asked = job(source, tmp_path / "notes", layers=2, hidden=hidden)
-    plain, fitted = cuts(asked, tmp_path)
+    rng, like = np.random.default_rng(0), asked.rows[-1]
+    rows = [replace(like, prompt_ids=rng.integers(4, 60, size=95).astype(np.int32)) for _ in range(16)]
+    plain, fitted = cuts(replace(asked, rows=rows[:12]), tmp_path)
     assert model_shape(fitted) == asked.wanted
-    own, without, with_it = (logits(model, list(asked.rows)) for model in (source, plain, fitted))
+    own, without, with_it = (logits(model, rows[12:]) for model in (source, plain, fitted))
 
     def missed(found: list[np.ndarray]) -> float:
         return sum(float(((a - b) ** 2).sum()) for a, b in zip(found, own, strict=True))
 
-    assert missed(with_it) < 0.6 * missed(without)
+    assert missed(with_it) < 0.85 * missed(without)
 
 
 def test_all_but_the_head_is_the_cut(tmp_path: Path) -> None:

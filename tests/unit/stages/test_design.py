@@ -114,6 +114,8 @@ def test_a_probe_at_the_end_of_the_front_is_not_proposed_again(given: dict[str, 
 def test_limits_are_kept_to(given: dict[str, Any]) -> None:
     made = api.design(**given, most_parameters=12_000_000).record
     assert all(one.parameters <= 12_000_000 for one in (*made.by_depth, *made.front, made.next_probe))
+    shallow = api.design(**given, most_layers=2).record
+    assert {one.shape.layers for one in (*shallow.by_depth, *shallow.front, shallow.next_probe)} == {1, 2}
 
 
 def test_of_the_same_arithmetic_a_small_shape_makes_more_tokens(given: dict[str, Any]) -> None:

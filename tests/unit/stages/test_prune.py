@@ -34,14 +34,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("source"), layers=4)
 
 
-def recorded(source: Path, store: Path, folder: Path, split: str) -> Path:
+def recorded(source: Path, store: Path, folder: Path, split: str, num_prompts: int = 4) -> Path:
     (folder / "prompts.jsonl").write_text("".join(f'{{"prompt": "w{i} w{i + 1}"}}\n' for i in range(60)))
     engine = {"dtype": "float32", "threads": 1}
     data = folder / "prompts.jsonl"
-    found = api.record(
-        target=source, datasets=("jsonl",), data=data, split=split, num_prompts=4, max_new_tokens=12, engine=engine, store=store
-    )
-    return found.folder
+    return api.record(
+        target=source,
+        datasets=("jsonl",),
+        data=data,
+        split=split,
+        num_prompts=num_prompts,
+        max_new_tokens=12,
+        engine=engine,
+        store=store,
+    ).folder
 
 
 @pytest.fixture(scope="module")
@@ -215,9 +221,13 @@ def test_nothing_comes_after_rows(source: Path, trace: Path, store: Path) -> Non
         cut(source, trace, store, {"layers": 2, "rows": 20}, pruners=[{"kind": "rows"}, {"kind": "depth"}])
 
 
-def test_a_head_is_fitted_last_and_before_training(source: Path, trace: Path, store: Path) -> None:
-    kept = cut(source, trace, store, {"layers": 2}, pruners=[{"kind": "depth"}, {"kind": "refit"}])
+def test_a_head_is_fitted_last_and_before_training(source: Path, trace: Path, store: Path, tmp_path: Path) -> None:
+    chain: list[dict[str, Any]] = [{"kind": "depth", "settings": {"order": [3, 2]}}, {"kind": "refit"}]
+    more = recorded(source, store, tmp_path, "train", num_prompts=24)
+    plain, kept = (cut(source, more, store, {"layers": 2}, pruners=chain[:count]) for count in (1, 2))
     assert kept.record.pruners == ("depth", "refit")
+    ours, theirs = (load_file(one.folder / "model" / "model.safetensors") for one in (kept, plain))
+    assert [name for name in ours if not (ours[name] == theirs[name]).all()] == ["lm_head.weight"]
     distill = {"kind": "distill", "settings": {"text": LEARNT["text"]}}
     for wrong in ([{"kind": "refit"}, {"kind": "depth"}], [{"kind": "depth"}, distill, {"kind": "refit"}]):
         with pytest.raises(ConfigError, match="let refit come last"):
