@@ -138,11 +138,10 @@ def draft_of(lab: Lab, name: str, recipe: dict[str, Any], which: str) -> Path:
     if folder.exists():
         return folder
     target, train, store = getattr(lab, name), learnt_from(lab, name), _store(lab)
-    sizes, whole = recipe[which]["sizes"], sizes_of(model_shape(target))
-    smaller = {size: count for size, count in sizes.items() if count != whole[size]}
-    by = cut_by(recipe["layer_order"], smaller, model_shape(target).tied)
+    sizes = recipe[which]["sizes"]
+    by = cut_by(recipe["layer_order"], sizes, model_shape(target))
     rows = ForgeConfig.model_fields["search_rows"].default
-    cut = api.prune(source=target, trace=train, shape=smaller, pruners=by, num_rows=rows, engine=_ENGINE, store=store)
+    cut = api.prune(source=target, trace=train, shape=sizes, pruners=by, num_rows=rows, engine=_ENGINE, store=store)
     steps = recipe["steps"]
     how = {"steps": steps, "warmup_steps": max(1, steps // 20), "learning_rate": recipe[which]["rate"]}
     with bfloat16_units():

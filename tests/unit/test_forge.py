@@ -12,7 +12,7 @@ from draftsmith.core.store import write_json
 from draftsmith.forge.contest import check_names
 from draftsmith.forge.decisions import Decisions
 from draftsmith.forge.ground import ForgeConfig, check_order, fitted_to, recordings, shapes_to_time
-from draftsmith.forge.rounds import Rounds, cut_by, pruners_by
+from draftsmith.forge.rounds import Rounds, cut_by, pruners_by, sizes_of
 from draftsmith.theory.search import deep_equal, half_as_wide
 from tests.unit.builders import shape
 
@@ -102,9 +102,10 @@ def test_a_known_order_is_what_depth_goes_by() -> None:
 
 
 def test_the_head_is_fitted_to_what_was_cut() -> None:
-    assert [one.kind for one in cut_by(None, {"layers": 2, "heads": 4}, tied=False)] == ["depth", "width", "refit"]
-    assert [one.kind for one in cut_by(None, {"layers": 2}, tied=True)] == ["depth"]
-    assert cut_by(None, {}, tied=False) == ()
+    own, tied = shape_of(BIG, "big"), shape_of({**BIG, "tie_word_embeddings": True}, "big")
+    assert [one.kind for one in cut_by(None, {"layers": 2, "heads": 4}, own)] == ["depth", "width", "refit"]
+    assert [one.kind for one in cut_by(None, {"layers": 2, "heads": 32}, tied)] == ["depth"]
+    assert cut_by(None, sizes_of(own), own) == ()
 
 
 class TestDecisions:

@@ -33,8 +33,7 @@ class ForgeConfig(StrictConfig):
     two rounds trains; `learning` are settings of training, but for its length and its rate, which is one of `rates`. Of every
     data set `held_prompts` are replayed and `live_prompts` run live. What is cut is chosen by `search_rows` of what was
     recorded, but layers may go in `layer_order`, from an earlier search, and at most `most_layers` stay. `drafts` are others to
-    run beside it.
-    `tensor_parallel` is what the draft must be divisible by, if not the engine's."""
+    run beside it. `tensor_parallel` is what the draft must be divisible by, if not the engine's."""
 
     target: str
     source: str | None = None

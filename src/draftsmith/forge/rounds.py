@@ -179,14 +179,12 @@ class Rounds:
         return next((sizes for sizes in best if sizes not in but), best[0])
 
     def _cut(self, sizes: Mapping[str, int]) -> Path:
-        ground, source = self.ground, model_shape(self.ground.source)
-        whole = sizes_of(source)
-        smaller = {name: size for name, size in sizes.items() if size != whole[name]}
+        ground = self.ground
         asked = PruneConfig(
             source=str(ground.source),
             trace=str(ground.train),
-            shape=WantedShape(**smaller),
-            pruners=cut_by(ground.config.layer_order, smaller, source.tied),
+            shape=WantedShape(**sizes),
+            pruners=cut_by(ground.config.layer_order, sizes, model_shape(ground.source)),
             num_rows=ground.config.search_rows,
             engine=ground.config.scoring,
         )
@@ -238,9 +236,11 @@ class Rounds:
         return _EPOCHS * sum(min(len(row.prompt_ids) + row.num_output, length) for row in rows)
 
 
-def cut_by(order: Sequence[int] | None, smaller: Mapping[str, int], tied: bool) -> tuple[PrunerChoice, ...]:
+def cut_by(order: Sequence[int] | None, sizes: Mapping[str, int], source: Shape) -> tuple[PrunerChoice, ...]:
     """What the sizes need, and a head that knows of it: the draft begins to learn where it would have come to after long."""
-    return (*pruners_by(order, smaller), *([PrunerChoice(kind="refit")] if smaller and not tied else []))
+    whole = sizes_of(source)
+    smaller = {name: size for name, size in sizes.items() if size != whole[name]}
+    return (*pruners_by(order, smaller), *([PrunerChoice(kind="refit")] if smaller and not source.tied else []))
 
 
 def pruners_by(order: Sequence[int] | None, smaller: Mapping[str, int]) -> tuple[PrunerChoice, ...]:

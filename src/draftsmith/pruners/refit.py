@@ -50,33 +50,28 @@ class _Refit:
         return so_far
 
     def cut(self, job: PruneJob, plan: KeepPlan, folder: Path) -> None:
-        fitted_VD = None if job.wanted.tied else _fitted_head(job, plan)
         if job.wanted.tied:
             log.warning("the output head of %s is its embeddings, which stay as they are: nothing is fitted", job.source.name)
-        if fitted_VD is None:
             cut_source(job, plan, folder)
             return
         small = job.unfinished / "cut"
-        weights = ((name, fitted_VD.to(one.dtype) if name == HEAD else one) for name, one in saved_weights(small))
+        if not small.exists():
+            cut(job.source, plan, small)
+        whole, weights = load_source(job), saved_weights(small)
+        fitted_DH = _fitted(whole, load_source(replace(job, source=small)), job, plan.hidden)
+        if fitted_DH is not None:
+            fitted_VD = whole.model.get_output_embeddings().weight.detach().float().cpu() @ fitted_DH.T
+            weights = ((name, fitted_VD.to(one.dtype) if name == HEAD else one) for name, one in weights)
         cut(small, KeepPlan.everything(model_shape(small)), folder, weights)
-
-
-def _fitted_head(job: PruneJob, plan: KeepPlan) -> Tensor | None:
-    """Of the cut, which is written first. None if too little is recorded to fit it to."""
-    small = job.unfinished / "cut"
-    if not small.exists():
-        cut(job.source, plan, small)
-    whole = load_source(job)
-    fitted_DH = _fitted(whole, load_source(replace(job, source=small)), job, plan.hidden)
-    return None if fitted_DH is None else whole.model.get_output_embeddings().weight.detach().float().cpu() @ fitted_DH.T
 
 
 @torch.no_grad()
 def _fitted(whole: Source, left: Source, job: PruneJob, kept: Sequence[int]) -> Tensor | None:
-    """The matrix [D, H] that takes the cut's hidden states, of the D dimensions that were kept, nearest to the source's."""
+    """The matrix [D, H] that takes the cut's hidden states, of the D dimensions that were kept, nearest to the source's. None
+    if too little is recorded to say."""
     narrow, wide = left.shape.hidden, whole.shape.hidden
     square_DD, cross_DH = torch.zeros(narrow, narrow, dtype=torch.float64), torch.zeros(narrow, wide, dtype=torch.float64)
-    asked, read, places = _TOKENS * narrow, 0, 0
+    asked, places = _TOKENS * narrow, 0
     longest = min(_LENGTH, checked(job, 1).max_positions)
     with progress("fitting the output head, tokens", asked) as bar:
         for row in _spread(job, asked):
@@ -86,8 +81,7 @@ def _fitted(whole: Source, left: Source, job: PruneJob, kept: Sequence[int]) -> 
             square_DD += left_PD.T @ left_PD
             cross_DH += left_PD.T @ whole_PH
             places += len(left_PD)
-            bar.advance(min(row.num_output, asked - read))
-            read += min(row.num_output, asked - read)
+            bar.advance(min(row.num_output, asked - bar.done))
     if places < 2 * narrow:
         log.warning("%d recorded tokens cannot tell what %d dimensions say: the output head stays as it is", places, narrow)
         return None
